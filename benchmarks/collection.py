@@ -42,7 +42,8 @@ from bkspark.options import COUNT_MAX
 from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.formats import index as index_format
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector
+from bookie_service.gc.collection_options import CollectionOptions
+from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.network.event_loop import share_interpreter, spare_collections
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate

@@ -24,8 +24,9 @@ from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView
+from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView
 from bookie_service.metrics.families import Registry
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
@@ -386,6 +387,7 @@ class BookieService:
             await asyncio.to_thread(carry_out, checkpoint, storage.store, storage.marks, self._journals)
             storage.store.end_flush(flush)
         await asyncio.to_thread(storage.store.seal_logs)
+        await asyncio.to_thread(storage.store.keep_records)
 
     def abandon(self) -> None:
         """Close the listening socket and every connection at once; adds in flight get no reply."""

@@ -67,7 +67,8 @@ from bookie_service.settings.file_limit import allowed_open_files
 from bookie_service.settings.rules_file import RulesFile
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.closed_directories import OpenDirectories
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure
 
 logger = logging.getLogger("bookie_service")
 
@@ -102,6 +103,7 @@ class _Parts:
     bound: BoundAddress
     registry: BookieRegistry
     metadata_view: LedgerMetadataView
+    files: LocalFiles
     authorization: Authorization | None
     service: BookieService
     operator: BookieOperator
@@ -166,7 +168,9 @@ async def _parts(start: Start, bound: BoundAddress, held: contextlib.AsyncExitSt
     held.push_async_callback(follower.stop)
     counts = StoredCounts(lambda: service.storage.store.index.counts())
     manager, stopping = ServiceManager(), asyncio.Event()
-    return _Parts(start, bound, registry, metadata_view, authorization, service, operator, counts, manager, stopping)
+    return _Parts(
+        start, bound, registry, metadata_view, files, authorization, service, operator, counts, manager, stopping
+    )
 
 
 async def _http(parts: _Parts, held: contextlib.AsyncExitStack) -> Ports:
@@ -218,9 +222,9 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
     service.start_local_reads(parts.bound.bookie_id)
     # The state may have changed before the registration existed.
     _mode_changed(operator, registration)
-    directories, permits = configuration.service.ledger_directories, _permits(parts.authorization)
+    directories = [each for each in configuration.service.ledger_directories if not parts.files.is_closed(each)]
     async with (
-        control.serving(directories, LiveCommands(operator), permits),
+        control.serving(directories, LiveCommands(operator), _permits(parts.authorization)),
         _repairing(configuration, parts.bound.bookie_id, service.registry, operator.keys),
     ):
         event_loop.spare_collections()
@@ -277,6 +281,8 @@ async def _identified(
     identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
     try:
         await identity.establish(registry, bound.bookie_id)
+        if identity.unreadable:
+            files = OpenDirectories(identity.unreadable, configuration.file_group)
         _protect(files, configuration.service)
         yield files
     finally:
@@ -285,8 +291,17 @@ async def _identified(
 
 def _protect(files: LocalFiles, options: ServiceOptions) -> None:
     """Restrict access to the directories, which an older release and Apache's bookies leave open to all users."""
-    directories = dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories]))
-    if said := [line for line in map(files.protect, directories) if line is not None]:
+    said = []
+    for directory in dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories])):
+        try:
+            line = files.protect(directory)
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            line = f"access to directory {directory} cannot be restricted: {error.strerror}"
+        if line is not None:
+            said.append(line)
+    if said:
         logger.warning("%s", "; ".join(said))
 
 

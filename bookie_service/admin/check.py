@@ -25,8 +25,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -66,10 +68,12 @@ from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
-from bookie_service.storage.io.files import ReadOnlyFiles
+from bookie_service.storage.io.files import ReadOnlyFiles, is_disk_failure
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
+
+T = TypeVar("T")
 
 _PROGRAM = "bookie"
 _SHOWN_MAX = 1000
@@ -200,15 +204,39 @@ class BookieCheck:
         """Return what was found."""
         with self._closing:
             if self._check_cookies():
-                self._check_marks()
-                self._check_garbage()
-                self._check_index_files()
-                self._check_indexes()
+                self._guard(self._check_marks)
+                self._guard(self._check_garbage)
+                self._guard(self._check_index_files)
+                self._guard(self._check_indexes)
                 for journal_index, directory in enumerate(self._journals):
-                    self._check_journal(journal_index, directory)
-                self._settle_slot_damage()
-                self._check_entry_logs()
+                    self._guard(partial(self._check_journal, journal_index, directory))
+                self._guard(self._settle_slot_damage)
+                self._guard(self._check_entry_logs)
         return self._report
+
+    def _guard(self, check: Callable[[], None]) -> None:
+        """Do a check. If a disk fails in it, report that."""
+        try:
+            check()
+        except OSError as error:
+            self._note_unreadable(error)
+
+    def _files_of(self, kind: str) -> Iterator[str]:
+        """Yield the paths of all files of a kind in the ledger directories. Report a disk that does not list them."""
+        for directory in self._ledgers:
+            yield from self._guarded(places.files_of(self._files, [directory], kind, None))
+
+    def _guarded(self, found: Iterator[T]) -> Iterator[T]:
+        """Yield what is found. If a disk fails, report that, and end."""
+        try:
+            yield from found
+        except OSError as error:
+            self._note_unreadable(error)
+
+    def _note_unreadable(self, error: OSError) -> None:
+        if not is_disk_failure(error):
+            raise error
+        self._report.add(Damage(str(error.filename), None, None, f"it cannot be read: {error.strerror}"))
 
     # ---- cookies and marks ----
 
@@ -257,13 +285,13 @@ class BookieCheck:
         return list(dict.fromkeys([*self._journals, *self._ledgers]))
 
     def _check_garbage(self) -> None:
-        for path in places.files_of(self._files, self._ledgers, "garbage", None):
-            for finding in read_garbage_file(self._files, path):
+        for path in self._files_of("garbage"):
+            for finding in self._guarded(read_garbage_file(self._files, path)):
                 self._note(finding)
 
     def _check_marks(self) -> None:
-        for path in places.files_of(self._files, self._ledgers, "marks", None):
-            for finding in read_mark_file(self._files, path):
+        for path in self._files_of("marks"):
+            for finding in self._guarded(read_mark_file(self._files, path)):
                 self._note(finding)
                 self._report.marks += isinstance(finding, Fact) and finding.kind == "mark"
         for journal_index in range(len(self._journals)):
@@ -279,7 +307,7 @@ class BookieCheck:
     def _check_indexes(self) -> None:
         lookup = LogLookup(self._files, self._ledgers)
         self._report.ledgers += len(ledger_id_sets.without(self._fileless.ledger_ids(), self._known.all()[0]))
-        for path in places.files_of(self._files, self._ledgers, "index", None):
+        for path in self._files_of("index"):
             if places.is_key_value_index(path):
                 findings = self._key_value_index(path, lookup)
             elif places.is_ledger_headers(path):
@@ -290,7 +318,7 @@ class BookieCheck:
             else:
                 self._report.ledgers += 1
                 findings = read_index(self._files, path, lookup)
-            for finding in findings:
+            for finding in self._guarded(findings):
                 if isinstance(finding, FoundPositions):
                     self._count_positions(finding)
                 elif isinstance(finding, Fact):
@@ -407,10 +435,10 @@ class BookieCheck:
 
     def _check_entry_logs(self) -> None:
         verifier = DigestVerifier(password_from(os.environ))
-        for path in places.files_of(self._files, self._ledgers, "entry-log", None):
+        for path in self._files_of("entry-log"):
             self._report.entry_logs += 1
             end = self._indexed_to.get(log_format.parse_file_name(os.path.basename(path)) or 0, 0)
-            for finding in read_entry_log(self._files, path, verifier):
+            for finding in self._guarded(read_entry_log(self._files, path, verifier)):
                 if isinstance(finding, Fact) and finding.kind == "entry-log" and finding.values["map_offset"]:
                     # A log with a map was durable as a whole before the header named the map.
                     end = finding.values["bytes"] + 1

@@ -1,8 +1,9 @@
 """The control socket of a running bookie: an operator requests an action and receives its result.
 
-It is `control` in the `current` directory of the first ledger directory, and only the bookie's own user can open it. A
-connection carries one request, a JSON object on one line, and one response in the same form. `live_commands` has the
-requests: `do` names the command. A response has `seconds`; `error` in it says why the request failed.
+It is `control` in the `current` directory of a ledger directory, the first one whose disk takes it, and only the
+bookie's own user can open it. A connection carries one request, a JSON object on one line, and one response in the same
+form. `live_commands` has the requests: `do` names the command. A response has `seconds`; `error` in it says why the
+request failed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bkspark.tasks import start_kept
 from bookie_service.settings.arguments import describe
 from bookie_service.settings.users import user_name
 from bookie_service.storage import layout
+from bookie_service.storage.io.files import is_disk_failure, refuses_writes
 
 NAME = "control"
 _LINE_BYTES_MAX = 64 * 1024
@@ -46,8 +48,7 @@ async def serving(
     Raises:
         OSError: the socket could not be created.
     """
-    directory = layout.current(ledger_directories[0])
-    listener = _listen(directory)
+    directory, listener = _listen_somewhere(list(map(layout.current, ledger_directories)))
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,10 +62,28 @@ async def serving(
         yield
     finally:
         server.close()
-        with contextlib.suppress(FileNotFoundError):
+        # A socket that its disk does not let go of is recognized by the next start, and by clients, as a dead one.
+        with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, NAME))
         for task in tasks:
             task.cancel()
+
+
+def _listen_somewhere(directories: Sequence[str]) -> tuple[str, socket.socket]:
+    """Return the first directory that takes the socket, and the socket.
+
+    Raises:
+        OSError: no directory takes it, or the reason has nothing to do with a disk.
+    """
+    errors: list[OSError] = []
+    for directory in directories:
+        try:
+            return directory, _listen(directory)
+        except OSError as error:
+            if not refuses_writes(error):
+                raise
+            errors.append(error)
+    raise errors[0]
 
 
 def _listen(directory: str) -> socket.socket:
@@ -144,14 +163,7 @@ def ask(
         BookKeeperError: no bookie runs there, or the request failed. The message says why in one line.
         OSError: its socket may not be opened.
     """
-    directory = layout.current(ledger_directories[0])
-    no_bookie = f"no bookie runs on {ledger_directories[0]}: no process answers at {os.path.join(directory, NAME)}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        try:
-            with _short_path(directory) as path:
-                peer.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            raise BookKeeperError(no_bookie) from None
+    with _connected(list(map(layout.current, ledger_directories))) as peer:
         peer.settimeout(timeout_s)
         try:
             peer.sendall(json.dumps(request).encode() + b"\n")
@@ -167,3 +179,20 @@ def ask(
     if "error" in answer:
         raise BookKeeperError(answer["error"])
     return answer
+
+
+def _connected(directories: Sequence[str]) -> socket.socket:
+    """Return a connection to the bookie that runs on these directories. Raises BookKeeperError, OSError as `ask`."""
+    for directory in directories:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with _short_path(directory) as path:
+                peer.connect(path)
+            return peer
+        except OSError as error:
+            peer.close()
+            is_absent = isinstance(error, (FileNotFoundError, ConnectionRefusedError, NotADirectoryError))
+            if not is_absent and not is_disk_failure(error):
+                raise
+    where = os.path.join(directories[0], NAME)
+    raise BookKeeperError(f"no bookie runs on {os.path.dirname(directories[0])}: no process answers at {where}")

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, StorageDamaged
 from bkspark.secret_files import password_from
 from bookie_service.admin.inspection import output, places
 from bookie_service.admin.inspection.digests import DigestVerifier
@@ -63,7 +63,7 @@ def _main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of the output has left (`| head`). Python would complain again when it flushes at exit.
         os._exit(1)
-    except OSError as error:
+    except (StorageDamaged, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     except KeyboardInterrupt:
         return fail(_PROGRAM, "interrupted", 1)

@@ -13,9 +13,11 @@ marks, the directory was emptied.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError, MetadataFormat
@@ -26,8 +28,10 @@ from bookie_service.formats import entry_log, journal
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import NO_JOURNAL
 from bookie_service.storage import layout
-from bookie_service.storage.io.files import DirectoryLock, LocalFiles
+from bookie_service.storage.io.files import DirectoryLock, LocalFiles, is_disk_failure
 from bookie_service.storage.journal.checkpoint import Marks
+
+logger = logging.getLogger(__name__)
 
 _NEW_ID = "or start a bookie with a new bookieId and empty directories"
 
@@ -121,23 +125,46 @@ class Identity:
         self._ledgers = tuple(ledgers)
         self._locks: dict[str, DirectoryLock] = {}
         """Locks on directories, by path. Filled by `establish`, emptied by `release`."""
+        self.unreadable: dict[str, OSError] = {}
+        """Ledger directories whose disks cannot be read, with the error. Nothing may be read or written there. Filled
+        by `establish`."""
 
     async def establish(self, registry: BookieRegistry, bookie_id: str) -> None:
         """Lock and check all directories; on a first boot, stamp them.
 
+        If the cluster knows the bookie, ledger directories whose disks fail are left out (`unreadable`), but not all of
+        them. An empty directory is not left out: it may be a disk that is not mounted.
+
         Raises:
             ConfigurationError: they belong to another bookie, are incomplete, or are in use. Nothing was changed.
             MetadataError: the metadata store failed.
+            OSError: a disk cannot be read, and the bookie cannot start without it.
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registry.instance_id())
         # A journal directory and a ledger directory may be the same.
         directories = tuple(dict.fromkeys(self._journals + self._ledgers))
         for directory in directories:
-            if self._files.exists(directory):
-                self._lock(directory)
+            with self._leaving_out(directory):
+                if self._files.exists(directory):
+                    self._lock(directory)
         stored = await registry.read_cookie(bookie_id)
-        found = {directory: self._state(directory) for directory in directories}
-        if check_cookie(expected, stored.cookie if stored else None, found) is StartDecision.OURS:
+        found: dict[str, DirectoryState] = {}
+        for directory in directories:
+            with self._leaving_out(directory):
+                found[directory] = self._state(directory)
+        for directory in self.unreadable:
+            found.pop(directory, None)
+        decision = check_cookie(expected, stored.cookie if stored else None, found)
+        for directory, error in self.unreadable.items():
+            if stored is None or len(self.unreadable) == len(self._ledgers):
+                raise error
+            logger.error(
+                "ledger directory %s cannot be read (%s): the bookie starts without it, and does not use it before the "
+                "next start. Requests for what is stored there are answered with an error",
+                directory,
+                error.strerror,
+            )
+        if decision is StartDecision.OURS:
             self._write_places(directory for directory, state in found.items() if state.place is None)
             return
         for directory in directories:
@@ -148,6 +175,16 @@ class Identity:
         self._write_places(directories)
         Marks(self._files, list(map(layout.current, self._ledgers))).write([NO_JOURNAL] * len(self._journals))
         await registry.write_cookie(expected, None)
+
+    @contextlib.contextmanager
+    def _leaving_out(self, directory: str) -> Iterator[None]:
+        """Note a ledger directory whose disk fails in the context."""
+        try:
+            yield
+        except OSError as error:
+            if not is_disk_failure(error) or directory in self._journals:
+                raise
+            self.unreadable.setdefault(directory, error)
 
     def release(self) -> None:
         """Release the directories for other processes."""

@@ -26,6 +26,7 @@ from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.storage.io.files import is_disk_failure
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 
 logger = logging.getLogger(__name__)
@@ -92,9 +93,15 @@ class LimboCheck:
             logger.error("it is unknown which index files are lost: %s", error)
             return
         for ledger_id in new[:_LOGGED_MAX]:
-            logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))
+            logger.error("ledger %d is in limbo: %s", ledger_id, self._loss(ledger_id))
         if len(new) > _LOGGED_MAX:
             logger.error("%d more ledgers are in limbo: their index files are lost or cut", len(new) - _LOGGED_MAX)
+
+    def _loss(self, ledger_id: int) -> str:
+        try:
+            return self._store.index.lost(ledger_id)
+        except OSError as error:
+            return str(error)
 
     async def check(self) -> None:
         """Check all ledgers in limbo once.
@@ -131,8 +138,16 @@ class LimboCheck:
     async def _fenced(self, ledger_ids: Sequence[int]) -> list[int]:
         """Fence ledgers; return those that are durably fenced."""
         is_flush_needed = False
+        known: list[int] = []
         for ledger_id in ledger_ids:
-            ledger = self._store.ledger(ledger_id)
+            try:
+                ledger = self._store.ledger(ledger_id)
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                # Whether it is fenced is unknown while its disk fails. It stays in limbo.
+                continue
+            known.append(ledger_id)
             if ledger is None:
                 # This bookie holds nothing of it, and must not; but its writer may not know this yet.
                 ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
@@ -141,7 +156,7 @@ class LimboCheck:
                 is_flush_needed = True
         if is_flush_needed:
             await self._flush()
-        return [ledger_id for ledger_id, _ in self._store.droppable(ledger_ids)]
+        return [ledger_id for ledger_id, _ in self._store.droppable(known)]
 
     def _holds(self, ledger_id: int, parts: Sequence[HeldShare]) -> bool:
         view = self._store.index.view(_OPEN_FILES_MAX)
@@ -149,6 +164,10 @@ class LimboCheck:
             return all(holds(view, ledger_id, part) for part in parts)
         except StorageDamaged:
             return False  # the layout of its positions is unknown, so none of its entries can be read
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return False  # its disk fails, so other bookies must have its entries
         finally:
             view.close()
 

@@ -170,7 +170,10 @@ class DiskWatch:
         for path in sorted(self.verdict.warned - before.warned - before.full):
             logger.warning("directory %s is nearly full: %.1f %% used", path, _percent(facts, path))
         for path in sorted(self.verdict.full - before.full):
-            logger.warning("directory %s is full: %.1f %% used", path, _percent(facts, path))
+            if facts.ledgers.get(path) is UNKNOWN_SPACE:
+                logger.error("the disk of directory %s fails: new entries go to the other ledger directories", path)
+            else:
+                logger.warning("directory %s is full: %.1f %% used", path, _percent(facts, path))
         for path in sorted(before.full - self.verdict.full):
             logger.warning("directory %s has space again: %.1f %% used", path, _percent(facts, path))
         if self.is_read_only != was_read_only:

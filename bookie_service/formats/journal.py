@@ -9,7 +9,9 @@ A journal is a chain of files `<16 hex digits of the file id>.txn`; ids ascend b
     16      8     i64 id of the file before it in the chain, 0: this is the first file ever
     24      8     i64 where the records of that file end, 0 for the first file
     32      4     u32 CRC32C of bytes 0 .. 31
-    36      476   zero
+    36      8     i64 allocated: the length that this file had before its first record
+    44      4     u32 CRC32C of bytes 36 .. 43; both are 0 if the length is unknown
+    48      464   zero
 
 A file names the exact end of the one before it. So a file that has a successor is known to be complete, and anything
 unreadable in it is damage. Only the last file may end in a torn write.
@@ -32,7 +34,7 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
     2 LEDGER_KEY  count x { i64 ledger id, 20 bytes master key }
     3 FENCE       count x { i64 ledger id }
     4 LAC         count x { i64 ledger id, i32 length, explicit LAC packet }
-    5 PADDING     zeros, count 0: nothing
+    5 PADDING     zeros, count: the length of this file when it was written, in units of 512 bytes; 0: unknown
     6 FOLLOWED    nothing, count 0: the file with the next id is there, and its header is durable
 
 Each record has its file id and offset, so stale bytes of a file that had another name, or at another offset, are not
@@ -45,6 +47,11 @@ PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no lat
 records: a sector torn by a power failure destroys none of them. A PADDING record alone is written and synced when
 nothing was added for a moment: its `synced` says that the group before it is durable. From then on, damage anywhere in
 the file is distinguished from a torn write. Before that, damage in the very last group is not.
+
+A file is longer than its records, because space is allocated in advance, and the sync of a group also makes the length
+durable. So a file that is shorter than `allocated`, or than a PADDING says that was durable, was truncated later, and
+records may be missing. A file that is closed in order is cut to its end. Its last record is then a PADDING of unknown
+length, which is durable before.
 
 FOLLOWED is written after the last record of a file, and synced, when the next file with its header is durable and has
 no record yet. So if a reader finds it and the next file does not begin with a whole header, acknowledged records are
@@ -75,6 +82,8 @@ FILE_HEADER_BYTES = 512
 RECORD_HEADER_BYTES = 48
 RECORD_MAGIC = b"BKJR"
 LAC_HEAD_BYTES = 12
+LENGTH_UNIT_BYTES = 512
+"""PADDING gives the length of its file in this unit."""
 BODY_BYTES_MAX = (1 << 31) - 1
 
 _NAME = re.compile(r"([0-9a-f]{16})\.txn")
@@ -83,6 +92,8 @@ _FILE_MAGIC = b"BKSJ"
 _FILE_HEADER = struct.Struct(">4siqqq")
 _RECORD_HEADER = struct.Struct(">4siiiqqqI")
 _CRC = struct.Struct(">I")
+_LENGTH = struct.Struct(">q")
+_LENGTH_AT = 36
 _LAC = struct.Struct(">qi")
 _KEYS = np.dtype([("ledger", ">i8"), ("key", f"V{MASTER_KEY_BYTES}")])
 
@@ -98,11 +109,15 @@ class RecordKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """The id of a file, and the exact end of the file before it."""
+    """The id of a file, and the exact end of the file before it.
+
+    allocated: the length of the file before its first record; 0: unknown.
+    """
 
     file_id: int
     previous_id: int
     previous_end: int
+    allocated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +150,11 @@ def is_apaches(name: str) -> bool:
 def encode_file_header(header: FileHeader) -> bytes:
     """Return the 512 bytes that begin a file."""
     head = _FILE_HEADER.pack(_FILE_MAGIC, VERSION, header.file_id, header.previous_id, header.previous_end)
-    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0")
+    head += _CRC.pack(crc32c(head))
+    if header.allocated:
+        length = _LENGTH.pack(header.allocated)
+        head += length + _CRC.pack(crc32c(length))
+    return head.ljust(FILE_HEADER_BYTES, b"\0")
 
 
 def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
@@ -152,7 +171,14 @@ def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
         return None
     if version != VERSION:
         raise ValueError(f"journal version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
-    return FileHeader(found_id, previous_id, previous_end)
+    return FileHeader(found_id, previous_id, previous_end, _allocated(data[_LENGTH_AT : _LENGTH_AT + 12]))
+
+
+def _allocated(data: bytes) -> int:
+    """Return the allocated length; 0: an earlier version wrote the file, or the length is damaged."""
+    if len(data) < 12 or _CRC.unpack_from(data, 8)[0] != crc32c(data[:8]):
+        return 0
+    return max(0, _LENGTH.unpack_from(data)[0])
 
 
 def encode_record_header(

@@ -1,7 +1,7 @@
 """Files that record that a bookie may have lost acknowledged entries. All integers big endian.
 
-`DIRTY` is in every ledger directory that can be written, from before the bookie serves until it has stopped in order.
-Apache's bookies have a file of this name, too, which is empty. It has one line of text:
+`DIRTY` is in every journal and ledger directory that can be written, from before the bookie serves until it has stopped
+in order. Apache's bookies have a file of this name, too, which is empty. It has one line of text:
 
     journal complete     every entry was in the journal, synced, before it was acknowledged
     journal incomplete   it was not (journalWriteData or journalSyncData is false): a crash may have lost some

@@ -24,16 +24,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
-from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
-from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
+from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.compaction import Intent
 from bookie_service.gc import gc_policy
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import CollectionStatus, PassReport
 from bookie_service.gc.compaction_pace import CollectionStopped, CompactionPace, PaceLimit
 from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
@@ -42,7 +42,7 @@ from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import is_disk_failure, is_out_of_space, may_be_repeated
 from bookie_service.storage.ledgers.interface import LedgerStorage
-from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
+from bookie_service.storage.logs.compaction import CompactionBlocked, Compactor, LogInDoubt
 
 logger = logging.getLogger(__name__)
 
@@ -53,57 +53,6 @@ SUSPENDED = "garbage collection is suspended; resume it first"
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionOptions:
-    """When and how fast garbage is collected.
-
-    deleted_share_max: if more than this share of the bookie's ledgers with entries is missing in the metadata, they are
-        dropped only after many passes.
-    metadata_ops_per_s: how many direct reads of ledgers' metadata a second.
-    entries_per_s, bytes_per_s: how fast compaction copies; 0: no limit. `limit_by_bytes` says which of the two applies.
-    outstanding_max: how many entries may be copied between two syncs of the new log.
-    compact_when_full: logs are rewritten on full disks, too, and then at each pass.
-    force_without_interval: a requested pass compacts even if the interval turns compaction off.
-    """
-
-    interval_s: float = bounded(600.0, 1e-9, YEARS_S, "seconds")
-    overreplicated_interval_s: float = bounded(86_400.0, 0.0, YEARS_S, "seconds")
-    minor: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.2, 3600.0))
-    major: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.8, 86_400.0))
-    deleted_share_max: float = bounded(0.2, 0.0, 1.0)
-    entries_per_s: int = bounded(1000, 0, COUNT_MAX)
-    bytes_per_s: int = bounded(1_000_000, 0, BYTES_MAX, "bytes")
-    limit_by_bytes: bool = False
-    metadata_ops_per_s: int = bounded(1000, 1, COUNT_MAX)
-    outstanding_max: int = bounded(100_000, 1, COUNT_MAX)
-    compact_when_full: bool = False
-    force_without_interval: bool = False
-
-    def __post_init__(self) -> None:
-        check(self)
-        for name, level in (("minor", self.minor), ("major", self.major)):
-            if level.threshold >= 1:
-                raise ConfigurationError(
-                    f"{name}CompactionThreshold {level.threshold:g} must be below 1; 0 turns it off"
-                )
-            if level.is_on and level.interval_s < self.interval_s:
-                raise ConfigurationError(
-                    f"{name}CompactionInterval {level.interval_s:g} s is shorter than gcWaitTime "
-                    f"{round(self.interval_s * 1000)} ms, the interval at which it is checked"
-                )
-        if self.minor.is_on and self.major.is_on:
-            if self.minor.threshold >= self.major.threshold:
-                raise ConfigurationError(
-                    f"minorCompactionThreshold {self.minor.threshold:g} must be below majorCompactionThreshold "
-                    f"{self.major.threshold:g}"
-                )
-            if self.minor.interval_s >= self.major.interval_s:
-                raise ConfigurationError(
-                    f"minorCompactionInterval {self.minor.interval_s:g} must be below majorCompactionInterval "
-                    f"{self.major.interval_s:g}"
-                )
 
 
 class GarbageView(DeletedLedgersView, Protocol):
@@ -296,6 +245,7 @@ class GarbageCollector:
         """
         report = self._report = PassReport()
         self.status.is_forced = is_forced
+        await self._apart(self._store.keep_records)
         # Entries that a full disk cannot take wait in memory and in the journal. Garbage is deleted nevertheless.
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
@@ -509,9 +459,12 @@ class GarbageCollector:
         return await self._finish(intent, report)
 
     async def _finish(self, intent: Intent, report: PassReport) -> bool:
-        """Let the index point to the new log, and remove the old log; False: there is no space for it yet."""
+        """Let the index point to the new log, and remove the old log; False: the old log stays."""
         try:
             await self._apart(self._compactor.finish, intent, self._pace())
+        except (CompactionBlocked, StorageDamaged) as error:
+            self._isolate(intent.old_id, error, report)
+            return False
         except OSError as error:
             if not may_be_repeated(error):
                 raise

@@ -26,7 +26,7 @@ from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
 from bookie_service.storage import layout
 from bookie_service.storage.disks import FileSystemSpace
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure
 from bookie_service.storage.status_file import StatusFile
 
 logger = logging.getLogger(__name__)
@@ -279,7 +279,18 @@ class BookieOperator:
         return self._names(options.ledger_directories, suffix, depth)
 
     def _names(self, directories: Sequence[str], suffix: str, depth: int) -> list[str]:
-        found = list(map(layout.current, directories))
+        found: list[str] = []
+        for directory in map(layout.current, directories):
+            try:
+                found += self._names_below(directory, suffix, depth)
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                logger.warning("the files of %s are not listed: %s", directory, error)
+        return sorted(found)
+
+    def _names_below(self, directory: str, suffix: str, depth: int) -> list[str]:
+        found = [directory]
         for _ in range(depth):
             found = [
                 os.path.join(path, name)
@@ -287,7 +298,7 @@ class BookieOperator:
                 for name in self._files.names(path)
                 if self._files.is_directory(os.path.join(path, name))
             ]
-        return sorted(name for path in found for name in self._files.names(path) if name.endswith(suffix))
+        return [name for path in found for name in self._files.names(path) if name.endswith(suffix)]
 
     # ---- what can be changed ----
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bkspark.errors import ConfigurationError
-from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.operation.audit import audit
 from bookie_service.replication.options import RepairOptions
 from bookie_service.settings.configuration import Configuration, configure, is_secret

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+
+from bkspark.errors import StorageDamaged
+
+logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 5.0
 _COST_SHARE = 0.005
@@ -32,6 +37,9 @@ class StoredCounts:
                 return
             try:
                 self.ledgers, self.entries = await asyncio.to_thread(self._count)
+            except (OSError, StorageDamaged) as error:
+                # The other metrics, which may tell why, must not be missing.
+                logger.warning("stored ledgers and entries are not counted, the last counts stay: %s", error)
             finally:
                 now = self._clock_s()
                 self._due_s = now + max(_INTERVAL_S, (now - began) / _COST_SHARE)

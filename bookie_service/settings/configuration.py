@@ -29,7 +29,7 @@ from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
 from bookie_service.engine.shares import ShareLimits
 from bookie_service.formats.index import POSITION_BYTES
-from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits

@@ -9,7 +9,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.options import BYTES_MAX, YEARS_S, bounded, check
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
-from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.network.authentication import ListenerAuthenticationOptions
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits

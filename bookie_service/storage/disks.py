@@ -207,7 +207,7 @@ def _has_reserve(limits: DiskLimits, facts: DiskFacts) -> bool:
     """Return whether enough space is left for adds of high priority."""
 
     def has(configured: int | None, most: int, space: FileSystemSpace) -> bool:
-        return space.free_bytes >= limits.minimum(configured, most, space)
+        return space is not UNKNOWN_SPACE and space.free_bytes >= limits.minimum(configured, most, space)
 
     ledgers, journals = facts.ledgers.values(), facts.journals.values()
     return (

@@ -1,8 +1,9 @@
 """Every directory and file name of a bookie, as Apache's bookies lay them out.
 
-<journal directory>/current/   VERSION (cookie), place, <id>.txn
-<ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx, and
-                               BOOKIE_STATUS after an operator made the bookie read-only or writable.
+<journal directory>/current/   VERSION (cookie), place, <id>.txn, DIRTY; only in the first one: filePlaces
+<ledger directory>/current/    VERSION, place, DIRTY, lastMark, lastMark.<i>, lastId, <hex>.log,
+                               <hex>/<hex>/<hex>.idx, and BOOKIE_STATUS after an operator made the bookie read-only
+                               or writable.
                                Only in the first one: fencedDeleted, indexFiles, ledgerHeaders, limbo; with
                                DbLedgerStorage positions/ and positions.commit; compaction while one runs.
                                While an index is rebuilt: <hex>.idx.rebuilt or positions.rebuilt/, and afterwards

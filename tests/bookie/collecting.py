@@ -14,8 +14,9 @@ import numpy as np
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector
+from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import LocalFiles

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from bookie_service.storage.disks import FileSystemSpace
-from bookie_service.storage.io.files import Buffer, File, LocalFiles
+from bookie_service.storage.io.files import Buffer, DirectoryLock, File, FileSystem, LocalFiles
 
 Fault = Callable[[str, str], bool]
 """Called with (operation, path) before each; True makes it fail."""
@@ -36,7 +36,10 @@ class FaultyFiles(LocalFiles):
         return super().space(directory)
 
     def open(self, path: str) -> File:
-        return _FaultyFile(super().open(path), self)
+        return self._opened(super().open(path))
+
+    def _opened(self, file: File) -> File:
+        return _FaultyFile(file, self)
 
     def names(self, directory: str) -> list[str]:
         self.check("names", directory)
@@ -44,7 +47,7 @@ class FaultyFiles(LocalFiles):
 
     def create(self, path: str) -> File:
         self.check("create", path)
-        return _FaultyFile(super().create(path), self)
+        return self._opened(super().create(path))
 
     def rename(self, old: str, new: str) -> None:
         self.check("rename", new)
@@ -82,3 +85,58 @@ class _FaultyFile(File):
     def sync_data(self) -> None:
         self._files.check("sync_data", self.path)
         super().sync_data()
+
+
+class GoneFiles(FaultyFiles):
+    """Files on a disk that may be gone: then nothing is found, listed or opened there, and open files fail, too."""
+
+    def _opened(self, file: File) -> File:
+        return _GoneFile(file, self)
+
+    def open(self, path: str) -> File:
+        self.check("open", path)
+        return super().open(path)
+
+    def exists(self, path: str) -> bool:
+        self.check("stat", path)
+        return super().exists(path)
+
+    def file_size(self, path: str) -> int | None:
+        self.check("stat", path)
+        return super().file_size(path)
+
+    def is_directory(self, path: str) -> bool:
+        self.check("stat", path)
+        return super().is_directory(path)
+
+    def space(self, directory: str) -> FileSystemSpace:
+        self.check("space", directory)
+        return super().space(directory)
+
+    def lock(self, path: str) -> DirectoryLock:
+        self.check("open", path)
+        return super().lock(path)
+
+    def create_directory(self, path: str) -> None:
+        self.check("create", path)
+        super().create_directory(path)
+
+    def open_file_system(self, path: str) -> FileSystem | None:
+        self.check("open", path)
+        return super().open_file_system(path)
+
+
+class _GoneFile(_FaultyFile):
+    __slots__ = ()
+
+    def size(self) -> int:
+        self._files.check("stat", self.path)
+        return super().size()
+
+    def next_data(self, offset: int) -> int | None:
+        self._files.check("read", self.path)
+        return super().next_data(offset)
+
+    def truncate(self, size: int) -> None:
+        self._files.check("write", self.path)
+        super().truncate(size)

@@ -15,7 +15,7 @@ from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import DirtyMarker
-from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.test_file_index import KEY, update
 
 
@@ -285,3 +285,53 @@ def test_copy_whose_positions_are_refused_goes_to_the_next_directory_and_is_whol
     assert moving.held(3)[:3] == [7, 8, 9]
     moving.index.close()
     assert Moving(directories).held(3)[:3] == [7, 8, 9]
+
+
+def test_file_that_finds_no_place_waits_for_space_if_a_healthy_disk_may_take_it(directories: list[str]) -> None:
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(4, 0, [11, 12, 13], 1)])
+    moving.index.sync()
+
+    def fault(operation: str, path: str) -> bool:
+        if operation not in ("write", "create", "sync_data", "sync_directory"):
+            return False
+        if "/b/" in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        if operation in ("write", "create"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return False
+
+    for _ in range(2):
+        files.fault = fault
+        moving.index.hold([update(4, 3, [14, 15, 16])])
+        with pytest.raises(OSError, match="No space left"):
+            moving.index.sync()
+    files.fault = lambda operation, path: "/b/" in path and operation != "read"
+    moving.index.sync()
+    assert moving.held(4) == [11, 12, 13, 14, 15, 16]
+    assert files_of(directories) == ["a/4.idx", "b/4.idx"] or files_of(directories) == ["b/4.idx", "c/4.idx"]
+    assert not moving.doubted
+
+
+def test_marker_in_a_journal_directory_says_how_the_run_ended_whatever_disk_fails(
+    directories: list[str], tmp_path: Path
+) -> None:
+    files = GoneFiles()
+    (tmp_path / "j").mkdir()
+    journals = [str(tmp_path / "j")]
+    gone = at("ab", "stat", "open", "read")
+    for is_complete in (True, False):
+        DirtyMarker(files, directories[:2], journals).set(journal_is_complete=is_complete)
+        files.fault = gone
+        assert DirtyMarker(files, directories[:2], journals).is_journal_incomplete() == (not is_complete)
+        files.fault = None
+    DirtyMarker(files, directories[:2], journals).clear()
+    files.fault = gone
+    assert not DirtyMarker(files, directories[:2], journals).is_journal_incomplete()
+    assert DirtyMarker(files, directories[:2]).is_journal_incomplete(), "no directory tells"
+    DirtyMarker(files, directories[:2], journals).clear()
+    files.fault = at("j", "create")
+    with pytest.raises(OSError, match="j/DIRTY"):
+        DirtyMarker(files, directories[:2], journals).set(journal_is_complete=False)
+    DirtyMarker(files, directories[:2], journals).set(journal_is_complete=True)

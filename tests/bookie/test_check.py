@@ -15,6 +15,8 @@ import pytest
 from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
 from bkspark.wire.digest import DigestType, EntryDigest
+from bookie_service.admin import dump
+from bookie_service.admin.check import BookieCheck
 from bookie_service.admin.shutdown import ShutdownSignals
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.index import LAYOUT
@@ -22,6 +24,7 @@ from bookie_service.process import main
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
+from tests.bookie.faulty_files import GoneFiles
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
 from tests.bookie.serving import Serving, adds, service_options, stored
 
@@ -324,3 +327,49 @@ def test_command_line_hands_the_check_to_the_server(monkeypatch: pytest.MonkeyPa
     bkspark(["bookie", "--check", "--json", "--set", "bookiePort=0"])
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held, "what goes on here answers to signals as before"
     assert ran[0][1:] == ["-m", "bookie_service", "--set", "bookiePort=0", "--json", "--check"]
+
+
+@pytest.mark.parametrize("name", [".log", "5.idx", "lastMark", ".txn", "lastId", "fencedDeleted"])
+@pytest.mark.parametrize("operation", ["open", "read"])
+def test_file_that_its_disk_does_not_read_is_damage_and_the_check_goes_on(
+    crashed: Folder, name: str, operation: str
+) -> None:
+    files = GoneFiles()
+    (crashed.ledgers / "fencedDeleted").write_bytes(tombstones.encode({7: 1}, 1))
+    files.fault = lambda asked, path: asked == operation and path.endswith(name)
+    directory = crashed.directory
+    report = BookieCheck(files, [str(directory / "journal")], [str(directory / "ledgers")]).run()
+    reasons = {each.reason for each in report.damage if each.path.endswith(name)}
+    assert "it cannot be read: Input/output error" in reasons
+    assert report.cookies == 2
+    if name == "5.idx":
+        assert report.logged_entries, "other files are checked"
+
+
+def test_directory_that_its_disk_does_not_list_is_damage_and_the_check_goes_on(crashed: Folder) -> None:
+    files = GoneFiles()
+    files.fault = lambda asked, path: asked == "names" and path == str(crashed.ledgers)
+    directory = crashed.directory
+    report = BookieCheck(files, [str(directory / "journal")], [str(directory / "ledgers")]).run()
+    assert str(crashed.ledgers) in {each.path for each in report.damage}
+    assert report.journal_files
+
+
+def test_newest_journal_file_that_was_truncated_is_damage(crashed: Folder, capsys: Capture) -> None:
+    newest = max(crashed.journals.glob("*.txn"))
+    content = newest.read_bytes()
+    newest.write_bytes(content[: crashed.marked])
+    (found,) = damage(crashed, capsys)
+    assert found == (str(newest), crashed.marked)
+
+
+def test_dump_names_logs_that_are_in_two_directories(stopped: Folder, capsys: Capture) -> None:
+    log = next(stopped.ledgers.glob("*.log"))
+    other = stopped.directory / "more" / "current"
+    other.mkdir(parents=True)
+    shutil.copy(log, other / log.name)
+    shutil.copy(stopped.ledgers / "VERSION", other / "VERSION")
+    directories = f"ledgerDirectories={stopped.ledgers.parent},{other.parent}"
+    arguments = ["index", "--set", f"journalDirectories={stopped.journals.parent}", "--set", directories]
+    assert dump.main(arguments) == 1
+    assert f"is in two ledger directories, {log} and {other / log.name}" in capsys.readouterr().err

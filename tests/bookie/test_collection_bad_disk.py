@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bookie_service.storage.io.files import File
-from tests.bookie.collecting import Bench, item
-from tests.bookie.faulty_files import FaultyFiles
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats.compaction import Intent
+from bookie_service.storage.logs.compaction import CompactionBlocked
+from tests.bookie.collecting import Bench, item, without_limits
+from tests.bookie.faulty_files import GoneFiles
 
 CHANGES = frozenset({"write", "create", "rename", "remove", "sync_data", "sync_directory"})
-EVERYTHING = CHANGES | {"read", "names", "open", "stat"}
+EVERYTHING = CHANGES | {"read", "names", "open", "stat", "space"}
 FAILING = {
     "takes no changes": CHANGES,
     "does everything but list": frozenset({"names"}),
@@ -25,27 +27,7 @@ LEDGERS, ENTRIES = range(12), range(120)
 KEPT = 11
 
 
-class MoreFaultyFiles(FaultyFiles):
-    """Files that a gone disk does not even find."""
-
-    def open(self, path: str) -> File:
-        self.check("open", path)
-        return super().open(path)
-
-    def exists(self, path: str) -> bool:
-        self.check("stat", path)
-        return super().exists(path)
-
-    def file_size(self, path: str) -> int | None:
-        self.check("stat", path)
-        return super().file_size(path)
-
-    def is_directory(self, path: str) -> bool:
-        self.check("stat", path)
-        return super().is_directory(path)
-
-
-def filled(directory: Path, files: FaultyFiles) -> Bench:
+def filled(directory: Path, files: GoneFiles) -> Bench:
     """Return a store with fenced ledgers in three directories: entry logs and index files. All but one are deleted."""
     bench = Bench(directory, files, directories=3)
     for first in range(0, len(ENTRIES), 30):
@@ -66,7 +48,7 @@ def filled(directory: Path, files: FaultyFiles) -> Bench:
 def test_pass_goes_on_without_a_failing_disk_and_loses_nothing(
     tmp_path: Path, name: str, operations: frozenset[str]
 ) -> None:
-    files = MoreFaultyFiles()
+    files = GoneFiles()
     bench = filled(tmp_path, files)
     files.fault = lambda operation, path: operation in operations and f"/{name}" in path
     reports = [bench.collect(), bench.collect()]
@@ -86,7 +68,7 @@ def test_pass_goes_on_without_a_failing_disk_and_loses_nothing(
 def test_passes_that_copy_nothing_remove_the_dead_logs_of_the_other_disks(
     tmp_path: Path, operations: frozenset[str]
 ) -> None:
-    files = MoreFaultyFiles()
+    files = GoneFiles()
     bench = filled(tmp_path, files)
     bench.delete(KEPT)
     files.fault = lambda operation, path: operation in operations and "/ledgers1" in path
@@ -103,7 +85,7 @@ def test_passes_that_copy_nothing_remove_the_dead_logs_of_the_other_disks(
 
 def test_log_that_a_failed_attempt_left_has_an_id_of_its_own(tmp_path: Path) -> None:
     """Otherwise compaction takes the empty file for its copy."""
-    files = MoreFaultyFiles()
+    files = GoneFiles()
     bench = filled(tmp_path, files)
     files.code = errno.EROFS
     files.fault = lambda operation, path: (
@@ -114,3 +96,138 @@ def test_log_that_a_failed_attempt_left_has_an_id_of_its_own(tmp_path: Path) -> 
     assert len(set(names)) == len(names)
     assert bench.holds(KEPT, ENTRIES)
     bench.store.close()
+
+
+# ---- compactions that a disk interrupts ----
+
+SURVIVORS = (9, 10, 11)
+"""One ledger of each directory."""
+
+
+def half_deleted(directory: Path, files: GoneFiles) -> Bench:
+    """Return a store whose logs have garbage, and entries of `SURVIVORS`."""
+    bench = filled(directory, files)
+    bench.cluster.existing |= set(SURVIVORS)
+    return bench
+
+
+def copied(bench: Bench) -> Intent:
+    """Copy a log, and write the intent."""
+    intents = (bench.compactor.copy(log_id, without_limits) for log_id in bench.store.logs.rotated())
+    return next(intent for intent in intents if intent is not None)
+
+
+def check_whole(bench: Bench) -> None:
+    for ledger_id in SURVIVORS:
+        assert bench.holds(ledger_id, ENTRIES)
+
+
+def check_clean(bench: Bench) -> None:
+    """Check that a healthy bookie collects everything that was left, and finishes what was interrupted."""
+    bench.files.fault = None
+    bench.reopen()
+    check_whole(bench)
+    bench.collect()
+    bench.reopen()
+    check_whole(bench)
+    assert not {name for name in bench.other_names if "compact" in name}
+    assert bench.log_bytes < 2 * len(SURVIVORS) * sum(len(item(9, entry_id)) for entry_id in ENTRIES), "no space leaks"
+    bench.store.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("operation", ["remove", "sync_directory"])
+def test_intent_that_its_disk_does_not_let_go_of_ends_nothing(tmp_path: Path, operation: str, code: int) -> None:
+    files = GoneFiles()
+    bench = half_deleted(tmp_path, files)
+    files.code = code
+    is_written = False
+
+    def fault(asked: str, path: str) -> bool:
+        nonlocal is_written
+        is_written = is_written or (asked == "rename" and path.endswith("/ledgers0/compaction"))
+        return is_written and asked == operation and path.endswith(("/ledgers0", "/ledgers0/compaction"))
+
+    files.fault = fault
+    bench.collect()
+    assert is_written
+    check_whole(bench)
+    for _ in range(2):
+        bench.reopen()
+        check_whole(bench)
+        bench.collect()
+        check_whole(bench)
+    check_clean(bench)
+
+
+@pytest.mark.parametrize("operations", [CHANGES, frozenset({"remove"})], ids=["no changes", "no removal"])
+def test_start_goes_on_when_the_disk_of_an_intent_takes_no_changes(tmp_path: Path, operations: frozenset[str]) -> None:
+    files = GoneFiles()
+    bench = half_deleted(tmp_path, files)
+    copied(bench)
+    files.code = errno.EROFS
+    files.fault = lambda operation, path: operation in operations and "/ledgers0" in path
+    for _ in range(2):
+        bench.reopen()
+        check_whole(bench)
+    bench.collect()
+    check_clean(bench)
+
+
+def test_start_goes_on_when_an_intent_cannot_be_read_and_a_later_one_finishes_it(tmp_path: Path) -> None:
+    files = GoneFiles()
+    bench = half_deleted(tmp_path, files)
+    intent = copied(bench)
+    files.fault = lambda operation, path: path.endswith("/ledgers0/compaction")
+    bench.reopen()
+    assert any("ledgers0/compaction cannot be read" in notice for notice in bench.notices)
+    check_whole(bench)
+    bench.collect()
+    check_whole(bench)
+    assert any(name.endswith(".compacting") for name in bench.other_names), "the intent may name it"
+    files.fault = None
+    bench.reopen()
+    assert bench.store.logs.path(intent.new_id) is not None
+    check_clean(bench)
+
+
+@pytest.mark.parametrize("failing", ["rename", "sync_directory", "open", "read"])
+def test_both_logs_stay_when_the_disk_of_the_copy_fails(tmp_path: Path, failing: str) -> None:
+    files = GoneFiles()
+    bench = half_deleted(tmp_path, files)
+    intent = copied(bench)
+    place = Path(bench.store.logs.file_path(intent.new_id, ".compacting")).parent
+    failing_path = str(place if failing == "sync_directory" else place / log_format.file_name(intent.new_id))
+    files.fault = lambda operation, path: (operation, path) == (failing, failing_path)
+    with pytest.raises(CompactionBlocked):
+        bench.compactor.finish(intent, without_limits)
+    assert bench.compactor.unfinished is None
+    files.fault = None
+    check_whole(bench)
+    files.fault = lambda operation, path: (operation, path) == (failing, failing_path)
+    bench.reopen()
+    files.fault = None
+    check_whole(bench)
+    check_clean(bench)
+
+
+def test_ledgers_whose_index_cannot_be_read_keep_the_old_log(tmp_path: Path) -> None:
+    files = GoneFiles()
+    bench = half_deleted(tmp_path, files)
+    intent = copied(bench)
+    files.fault = lambda operation, path: path.endswith(".idx")
+    with pytest.raises(CompactionBlocked, match="idx"):
+        bench.compactor.finish(intent, without_limits)
+    assert bench.store.logs.path(intent.old_id) is not None
+    check_clean(bench)
+
+
+def test_pass_goes_on_when_the_disk_of_a_copy_fails(tmp_path: Path) -> None:
+    files = GoneFiles()
+    bench = half_deleted(tmp_path, files)
+    files.fault = lambda operation, path: operation == "rename" and path.endswith(".log")
+    report = bench.collect()
+    assert report.damaged_logs
+    assert "left out of garbage collection" in report.kept_because
+    check_whole(bench)
+    check_clean(bench)

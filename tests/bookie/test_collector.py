@@ -12,8 +12,9 @@ import pytest
 
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
 from bookie_service.gc import garbage_collector
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector
+from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench

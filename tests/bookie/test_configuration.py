@@ -10,7 +10,7 @@ import pytest
 
 from bkspark import properties
 from bkspark.errors import ConfigurationError
-from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.settings import address
 from bookie_service.settings.configuration import Configuration, configure, is_secret, load, served_settings
 from bookie_service.settings.keys import APACHE_KEYS

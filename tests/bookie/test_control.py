@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import stat
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from bkspark.errors import BookKeeperError
 from bookie_service.admin import control, live_commands
 from bookie_service.gc.collection_status import PassReport
+from tests.bookie.small_disks import mounted
 
 REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
 
@@ -119,6 +121,19 @@ def test_without_a_bookie_one_line_says_so(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(BookKeeperError, match="no bookie runs on"):
         control.ask(directories, COLLECT)
     assert served(directories, lambda: collect(directories, True)) == 0
+
+
+def test_socket_is_where_a_disk_takes_it(tmp_path: Path) -> None:
+    with mounted(tmp_path / "bad", 1 << 20) as bad:
+        (bad / "current").mkdir()
+        subprocess.run(["mount", "-o", "remount,ro", str(bad)], check=True)
+        directories = [str(bad), *ledgers(tmp_path)]
+        assert served(directories, lambda: collect(directories, True)) == 0
+        assert not (tmp_path / "ledgers" / "current" / control.NAME).exists()
+        with pytest.raises(BookKeeperError, match=f"no bookie runs on {bad}"):
+            control.ask(directories, COLLECT)
+        with pytest.raises(OSError, match="Read-only file system"):
+            served([str(bad)], lambda: None)
 
 
 def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_bookie(tmp_path: Path) -> None:

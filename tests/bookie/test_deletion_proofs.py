@@ -21,8 +21,8 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.gc import gc_policy
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.deletion_proofs import DeletionProofs
-from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.gc.gc_policy import MissingLedgers
 from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster

@@ -9,6 +9,7 @@ import pytest
 from bkspark.errors import ConfigurationError
 from bookie_service.storage.disks import (
     LOOK_BYTES_MIN,
+    UNKNOWN_SPACE,
     DiskDecision,
     DiskFacts,
     DiskLimits,
@@ -53,6 +54,13 @@ def test_bookie_is_read_only_when_all_ledger_directories_or_a_journal_directory_
     verdict = decide(LIMITS, DiskDecision(), facts(ledgers, journals))
     assert verdict.refusal == refusal
     assert verdict.takes_recovery_adds
+
+
+def test_disk_that_does_not_answer_is_not_a_reserve_for_recovery() -> None:
+    ledgers = {"/l0": UNKNOWN_SPACE, "/l1": disk(0.995, 2)}
+    verdict = decide(LIMITS, DiskDecision(), DiskFacts(ledgers, {"/j": disk(0.5, 3)}))
+    assert verdict.refusal == "all ledger directories are full (/l0, /l1)"
+    assert not verdict.takes_recovery_adds
 
 
 def test_one_full_directory_is_enough_where_the_operator_says_so() -> None:

@@ -458,3 +458,13 @@ def test_closed_appender_holds_no_files(tmp_path: Path) -> None:
     appender.sync()
     appender.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_log_that_is_in_two_directories_is_refused_and_both_are_named() -> None:
+    disks = Disks()
+    disks.files.create("/a/7.log")
+    disks.files.create("/c/7.log")
+    with pytest.raises(StorageDamaged, match=r"entry log 7 is in two ledger directories, /a/7\.log and /c/7\.log"):
+        disks.logs()
+    disks.files.remove("/a/7.log")
+    assert disks.logs().path(7) == "/c/7.log"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,10 @@ from bookie_service.cluster.identity import DirectoryState, Identity, StartDecis
 from bookie_service.formats import entry_log, journal
 from bookie_service.formats import marks as mark_format
 from bookie_service.storage import layout
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.closed_directories import OpenDirectories
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure
+from bookie_service.storage.io.key_values import KeyValueOptions
+from tests.bookie.faulty_files import GoneFiles
 
 OURS = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
 STAMPED = DirectoryState(OURS, True)
@@ -104,6 +109,7 @@ class Bookie:
     def __init__(self, room: Path, journals: int = 2) -> None:
         self.journals = tuple(str(room / f"journal{number}") for number in range(journals))
         self.ledgers = tuple(str(room / f"ledgers{number}") for number in range(2))
+        self.files = LocalFiles()
         self.store = MemoryStore()
         self.registry = BookieRegistry(self.store.session(), MetadataUri.parse("zk://h/ledgers"))
         asyncio.run(self.registry.initialize_cluster())
@@ -113,7 +119,7 @@ class Bookie:
         return self.journals + self.ledgers
 
     def identity(self) -> Identity:
-        return Identity(LocalFiles(), self.journals, self.ledgers)
+        return Identity(self.files, self.journals, self.ledgers)
 
     def start(self, bookie_id: str = "b-1") -> Identity:
         identity = self.identity()
@@ -270,3 +276,86 @@ def test_mark_of_ours_is_not_taken_for_apaches(tmp_path: Path) -> None:
     current.mkdir(parents=True)
     (current / "lastMark").write_bytes(mark_format.encode_mark(mark_format.NO_JOURNAL))
     bookie.start_and_stop()
+
+
+# ---- disks that cannot be read ----
+
+
+def gone(*directories: str) -> GoneFiles:
+    """Return files of which those in some directories cannot be read."""
+    files = GoneFiles()
+    files.fault = lambda operation, path: f"{path}/".startswith(tuple(f"{each}/" for each in directories))
+    return files
+
+
+@pytest.mark.parametrize("operations", [{"open", "stat", "names", "read"}, {"open"}, {"names"}, {"read"}])
+def test_known_bookie_starts_without_a_ledger_directory_that_cannot_be_read(
+    tmp_path: Path, operations: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    before = bookie.contents()
+    bookie.files = gone(bookie.ledgers[1])
+    everywhere = bookie.files.fault
+    assert everywhere is not None
+    bookie.files.fault = lambda operation, path: operation in operations and everywhere(operation, path)
+    identity = bookie.start()
+    assert list(identity.unreadable) == [bookie.ledgers[1]]
+    assert f"ledger directory {bookie.ledgers[1]} cannot be read (Input/output error)" in caplog.text
+    identity.release()
+    assert bookie.contents() == before
+    bookie.files = LocalFiles()
+    assert not bookie.start().unreadable
+
+
+@pytest.mark.parametrize("which", [(0,), (2, 3), (0, 1, 2, 3)], ids=["a journal", "all ledgers", "everything"])
+def test_bookie_does_not_start_without_its_journal_or_without_all_ledger_directories(
+    tmp_path: Path, which: tuple[int, ...]
+) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    bookie.files = gone(*(bookie.directories[each] for each in which))
+    with pytest.raises(OSError, match="Input/output error"):
+        bookie.start()
+
+
+def test_first_start_needs_every_directory(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.files = gone(bookie.ledgers[1])
+    with pytest.raises(OSError, match="Input/output error"):
+        bookie.start()
+    assert not bookie.contents()
+
+
+def test_directory_that_belongs_elsewhere_is_found_while_another_cannot_be_read(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    bookie.files = gone(bookie.ledgers[1])
+    assert "bookie id b-1 instead of b-2" in bookie.refusal("b-2")
+
+
+def test_nothing_is_done_in_a_closed_directory_even_if_its_disk_works_again(tmp_path: Path) -> None:
+    closed, beside = tmp_path / "b", tmp_path / "b2"
+    for each in (closed, beside):
+        each.mkdir()
+        (each / "x").write_bytes(b"data")
+    files = OpenDirectories([str(closed)])
+    taking_a_path = [
+        name
+        for name, method in inspect.getmembers(LocalFiles, inspect.isfunction)
+        if not name.startswith("_") and {"path", "directory", "old"} & inspect.signature(method).parameters.keys()
+    ]
+    assert len(taking_a_path) > 15
+    path = str(closed / "x")
+    arguments: dict[str, tuple[Any, ...]] = {
+        "rename": (path, path),
+        "replace": (path, b""),
+        "open_key_values": (path, KeyValueOptions()),
+    }
+    for name in set(taking_a_path) - {"is_closed"}:
+        with pytest.raises(OSError, match="the disk could not be read at the start") as refused:
+            getattr(files, name)(*arguments.get(name, (path,)))
+        assert is_disk_failure(refused.value)
+    assert [files.is_closed(str(each)) for each in (closed, closed / "x", beside)] == [True, True, False]
+    assert files.read_all(str(beside / "x")) == b"data"
+    assert (closed / "x").read_bytes() == b"data"

@@ -35,10 +35,14 @@ def open_journal(directory: Path, end: JournalPosition = START, options: Journal
 
 
 def replayed(directory: Path, mark: JournalPosition | None = None) -> tuple[list[bytes], ReplayedJournal]:
-    """Return the bodies of all records from `mark` on, and how replay ended."""
+    """Return the bodies of all records from `mark` on, without padding, and how replay ended."""
     bodies: list[bytes] = []
-    result = replay_journal(FILES, str(directory), mark, lambda kind, count, body: bodies.append(body))
-    return bodies, result
+
+    def apply(kind: int, count: int, body: bytes) -> None:
+        if kind != RecordKind.PADDING:
+            bodies.append(body)
+
+    return bodies, replay_journal(FILES, str(directory), mark, apply)
 
 
 def path_of(directory: Path, file_id: int = 1) -> Path:
@@ -221,18 +225,18 @@ def test_the_newest_backups_stay_however_few_files_there_are(tmp_path: Path, bac
         assert names_of(tmp_path) == [journal_format.file_name(i) for i in range(first_kept, files + 1)]
 
 
-def test_torn_tail_is_cut_at_every_byte_and_said(tmp_path: Path) -> None:
-    """Fault D3."""
-    journal = open_journal(tmp_path)
+@pytest.mark.parametrize("allocated", [0, 4096])
+def test_torn_tail_is_cut_at_every_byte_and_said(tmp_path: Path, allocated: int) -> None:
+    """Fault D3. Allocated space is still there after a crash."""
+    journal = open_journal(tmp_path, options=replace(OPTIONS, preallocate_bytes=allocated))
     journal.append([record(b"kept")])
     kept = journal.end
     journal.append([record(b"torn off")])
     end = journal.end
-    journal.close()
     content = path_of(tmp_path).read_bytes()
     for length in range(kept.offset, end.offset):
-        for tail in (b"", bytes(100)):
-            path_of(tmp_path).write_bytes(content[:length] + tail)
+        for size in (allocated, max(allocated, length + 100)):
+            path_of(tmp_path).write_bytes(content[:length].ljust(size, b"\0"))
             bodies, result = replayed(tmp_path)
             assert bodies == [b"kept"]
             assert result.end == kept
@@ -368,7 +372,8 @@ def test_chain_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     journal.append([record(b"kept")])
     journal.append([record(b"torn")])
-    path_of(tmp_path).write_bytes(path_of(tmp_path).read_bytes()[: journal.end.offset - 1])
+    content = path_of(tmp_path).read_bytes()
+    path_of(tmp_path).write_bytes(content[: journal.end.offset - 1].ljust(len(content), b"\0"))
     result = replayed(tmp_path)[1]
     open_journal(tmp_path, result.end).append([record(b"next")])
     assert replayed(tmp_path)[0] == [b"kept", b"next"]
@@ -509,7 +514,7 @@ def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> Non
     end = journal.end.offset
     journal.write_durability_marker()
     content = path_of(tmp_path).read_bytes()
-    assert replayed(tmp_path)[0] == [b"one", b"two", b""]
+    assert replayed(tmp_path)[1].records == 3
     for position in range(last, end):
         damaged = bytearray(content)
         damaged[position] ^= 0x40
@@ -563,3 +568,19 @@ def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durabl
     journal.sync()
     journal.sync()
     assert [operation for operation, _ in files.operations] == ["sync_data"]
+
+
+def test_old_file_that_cannot_be_removed_stays_and_the_journal_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    journal = Journal(files, str(tmp_path), replace(OPTIONS, file_bytes_max=600), START)
+    files.fault = lambda operation, path: operation == "remove" and path.endswith("01.txn")
+    for number in range(4):
+        journal.append([record(b"%d" % number * 200)])
+        journal.forget_before(journal.end)
+    assert [int(name[:16], 16) for name in names_of(tmp_path)] == [1, journal.end.file_id]
+    assert caplog.text.count("cannot be removed") == 1
+    files.fault = None
+    journal.forget_before(journal.end)
+    assert [int(name[:16], 16) for name in names_of(tmp_path)] == [journal.end.file_id]

@@ -28,7 +28,8 @@ from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.collecting import Bench
+from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.test_extents import ReadCountingFiles
 
@@ -329,6 +330,26 @@ def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) ->
     looked_at(store, Shares({5: LACKING, 6: DELETED}))
     assert store.limbo.ledger_ids.tolist() == [5]
     store.close()
+
+
+def test_ledger_on_a_failing_disk_is_reported_and_delays_no_other(tmp_path: Path) -> None:
+    files = GoneFiles()
+    bench = Bench(tmp_path, files, directories=3)
+    for ledger_id in (3, 4, 5):
+        bench.put(ledger_id, range(10))
+    bench.flush()
+    bench.reopen(cleanly=True)
+    bench.store.limbo.begin([3, 4, 5])
+    files.fault = lambda operation, path: "/ledgers1" in path
+    assert bench.store.index.all_lost() == [4]
+    metadata_view = Shares(dict.fromkeys((3, 4, 5), WHOLE))
+    looked_at(bench.store, metadata_view)
+    assert metadata_view.reported == [4]
+    assert bench.store.limbo.ledger_ids.tolist() == [4]
+    files.fault = None
+    looked_at(bench.store, metadata_view)
+    assert not len(bench.store.limbo)
+    bench.store.close()
 
 
 def test_nothing_leaves_limbo_while_the_metadata_store_is_away_and_it_is_asked_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie import collecting
 from tests.bookie.collecting import Bench
-from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.serving import Serving, service_options, stored
 from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all
 from tests.disks import ROOMY, ROOMY_DISKS
@@ -99,7 +100,7 @@ def test_bookie_goes_on_when_one_directory_is_full_or_fails_and_starts_so(tmp_pa
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_disk_that_is_gone_takes_with_it_what_lay_there_and_nothing_else(tmp_path: Path, name: str) -> None:
     """Every answer about what it held is an error or right, never "no such entry"; adds go on."""
-    files = FaultyFiles()
+    files = GoneFiles()
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         with flushing(tmp_path):
             write_all(peer, 0)
@@ -132,22 +133,28 @@ def test_disk_that_is_gone_takes_with_it_what_lay_there_and_nothing_else(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "killed"])
+def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: str, is_stopped: bool) -> None:
     """Directory a has the files of the whole bookie, such as the list of index files: it is refused by its name."""
-    files = FaultyFiles()
-    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
-        with flushing(tmp_path):
-            write_all(peer, 0)
+    files = GoneFiles()
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer, flushing(tmp_path):
+        write_all(peer, 0)
+    with Serving(options(tmp_path, checkpoint_interval_s=3600), files) as serving, serving.connect() as peer:
         write_all(peer, 40)
+        if not is_stopped:
+            # Replay finds these entries, without the keys of their ledgers.
+            serving.abandon()
     gone = tmp_path / name / "current"
     files.fault = lambda operation, path: f"{path}/".startswith(f"{gone}/")
     if name == "a":
         with pytest.raises(StorageDamaged, match=f"{gone}/indexFiles cannot be read .*Repair the disk"):
             Serving(options(tmp_path), files).__enter__()
         return
+    ends = {}
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         whole = 0
         for ledger_id in LEDGERS:
+            is_there = "abc"[ledger_id % 3] == name
             for entry_id in range(80):
                 reply = peer.read(ledger_id, entry_id)
                 if reply.status == Status.EOK:
@@ -155,15 +162,89 @@ def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: 
                     whole += 1
                 else:
                     assert reply.status in (Status.EIO, Status.EUNKNOWNLEDGERSTATE)
-        assert whole >= 80
+                    assert is_there, "what is stored on other disks is served"
+            assert (peer.read(ledger_id, 80).status == Status.ENOENTRY) == (not is_there)
+            added = set(peer.add(ledger_id, 80, PAYLOADS[:1]))
+            assert added == {Status.EOK} or is_there
+            ends[ledger_id] = 81 if added == {Status.EOK} else 80
+        assert whole >= 4 * 80
         with flushing(tmp_path):
-            assert peer.add(100, 0, [b"a new ledger"]) == [Status.EOK]
-        assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
+            for ledger_id in range(100, 106):
+                assert peer.read(ledger_id, 0).status == Status.ENOLEDGER
+                assert peer.add(ledger_id, 0, [b"a new ledger"]) == [Status.EOK]
+        for ledger_id in range(100, 106):
+            assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
+            assert peer.read(ledger_id, 1).status == Status.ENOENTRY
     assert serving.failure is None
     files.fault = None
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
-        read_all(peer, 80)
-        assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
+        for ledger_id in LEDGERS:
+            # What replay restored while the disk was away is elsewhere, without the positions that the disk has.
+            is_in_limbo = ledger_id in serving.service.storage.store.limbo
+            assert is_in_limbo == (not is_stopped and "abc"[ledger_id % 3] == name)
+            for entry_id in range(ends[ledger_id]):
+                expected = stored(ledger_id, entry_id, PAYLOADS[entry_id % len(PAYLOADS)])
+                reply = peer.read(ledger_id, entry_id)
+                assert reply.body == expected or (is_in_limbo and entry_id < 40 and reply.status == Status.EIO)
+        for ledger_id in range(100, 106):
+            assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
+
+
+@pytest.mark.parametrize("how", ["a pass", "a stop"])
+def test_start_goes_on_without_the_disk_that_had_the_files_of_the_whole_bookie(tmp_path: Path, how: str) -> None:
+    """They go to another directory while the bookie still runs."""
+    files = GoneFiles()
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        store = serving.service.storage.store
+        with flushing(tmp_path):
+            write_all(peer, 0)
+        settle(serving)
+        serving.call(lambda: (store.limbo.begin([7]), store.tombstones.remember([8], 1 << 40)))
+        assert peer.add(9, 0, [b"x"]) == [Status.EOK]
+        settle(serving)
+        files.fault = lambda operation, path: "/a/current" in path
+        if how == "a pass":
+            store.keep_records()
+            serving.abandon()
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        store = serving.service.storage.store
+        assert 7 in store.limbo
+        assert 8 in store.tombstones
+        for ledger_id in LEDGERS:
+            is_there = ledger_id % 3 == 0
+            replies = [peer.read(ledger_id, entry_id) for entry_id in range(41)]
+            assert {reply.status for reply in replies[:40]} <= ({Status.EIO} if is_there else {Status.EOK})
+            assert replies[40].status == (Status.EIO if is_there else Status.ENOENTRY)
+    assert serving.failure is None
+
+
+def test_deleted_limbo_file_puts_every_ledger_into_limbo(tmp_path: Path) -> None:
+    bookie = options(tmp_path)
+    with Serving(bookie) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        serving.call(lambda: serving.service.storage.store.limbo.begin([12]))
+    (tmp_path / "a" / "current" / "limbo").unlink()
+    with Serving(bookie, suspects=[7]) as serving, serving.connect() as peer:
+        read_all(peer, 40)
+        for ledger_id in (*LEDGERS, 7):
+            assert peer.read(ledger_id, 40).status == Status.EIO, "V2 peers do not know the status of limbo"
+        assert peer.read(8, 0).status == Status.ENOLEDGER
+    with Serving(bookie) as serving:
+        assert serving.service.storage.store.limbo.ledger_ids.tolist() == [7, *LEDGERS]
+
+
+def test_entry_log_that_is_in_two_directories_is_named(tmp_path: Path) -> None:
+    with Serving(options(tmp_path)) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+    log = next((tmp_path / "a" / "current").glob("*.log"))
+    copy = tmp_path / "c" / "current" / log.name
+    shutil.copy(log, copy)
+    for _ in range(2):
+        with pytest.raises(StorageDamaged, match=f"is in two ledger directories, {log} and {copy}, .*move"):
+            Serving(options(tmp_path)).__enter__()
+    copy.unlink()
+    with Serving(options(tmp_path)) as serving, serving.connect() as peer:
+        read_all(peer, 40)
 
 
 def test_positions_that_memory_let_go_of_before_a_failed_sync_are_in_doubt(

@@ -11,7 +11,8 @@ import pytest
 
 from bkspark.errors import BookKeeperError
 from bookie_service.formats import tombstones as tombstone_format
-from bookie_service.gc.garbage_collector import SUSPENDED, CollectionOptions, GarbageCollector
+from bookie_service.gc.collection_options import CollectionOptions
+from bookie_service.gc.garbage_collector import SUSPENDED, GarbageCollector
 from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench

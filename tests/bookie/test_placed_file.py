@@ -8,15 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.ledger_headers import LedgerHeaders, LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
-from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 
 NAMES = ("limbo", "fencedDeleted", "indexFiles")
 HEADERS = "ledgerHeaders"
@@ -96,3 +98,122 @@ def test_damaged_file_is_not_taken_for_an_older_one_that_remained(directories: l
     assert not known.is_complete
     known.note({3: 9000})
     assert np.array_equal(IndexManifestWriter(LocalFiles(), directories).all()[0], [3])
+
+
+# ---- the record of where the files are ----
+
+
+def opened(files: LocalFiles, directories: list[str]) -> tuple[Limbo, Tombstones, IndexManifestWriter]:
+    """Open three of the files as a start does."""
+    places = FilePlaces(files, str(Path(directories[0]).parent))
+    found = (
+        Limbo(files, directories, places),
+        Tombstones(files, directories, places),
+        IndexManifestWriter(files, directories, places=places),
+    )
+    places.settle()
+    return found
+
+
+def gone(*names: str) -> Callable[[str, str], bool]:
+    return lambda operation, path: any(f"/{name}/" in f"{path}/" for name in names)
+
+
+def test_start_reads_the_last_version_without_a_disk_that_does_not_have_it(directories: list[str]) -> None:
+    files = GoneFiles()
+    limbo, tombstones, manifest = opened(files, directories)
+    limbo.begin([1])
+    tombstones.remember([2], 0)
+    manifest.note({3: 9000})
+    files.fault = refusing("a")
+    limbo.begin([4])
+    for bad, message in (("c", ""), ("a", "fencedDeleted"), ("b", "limbo")):
+        files.fault = gone(bad)
+        if message:
+            with pytest.raises(StorageDamaged, match=f"/{bad}/{message} cannot be read .*cannot serve without"):
+                opened(files, directories)
+            continue
+        limbo, tombstones, manifest = opened(files, directories)
+        assert limbo.ledger_ids.tolist() == [1, 4]
+        assert 2 in tombstones
+        assert manifest.all()[0].tolist() == [3]
+
+
+def test_version_that_was_written_without_a_disk_counts_when_it_is_back(directories: list[str]) -> None:
+    """The disk may have a version that was written, and not recorded, before a crash."""
+    files = GoneFiles()
+    opened(files, directories)[0].begin([1])
+    unrecorded = Limbo(files, directories[1:])
+    unrecorded.begin([1, 5])
+    files.fault = gone("b")
+    limbo = opened(files, directories)[0]
+    assert limbo.ledger_ids.tolist() == [1]
+    limbo.begin([7])
+    files.fault = None
+    assert opened(files, directories)[0].ledger_ids.tolist() == [1, 7]
+
+
+def test_without_a_record_every_disk_is_needed_once(directories: list[str]) -> None:
+    files = GoneFiles()
+    Limbo(files, directories).begin([1])
+    files.fault = gone("c")
+    with pytest.raises(StorageDamaged, match="unknown whether a version of it in another ledger directory is the last"):
+        opened(files, directories)
+    files.fault = None
+    opened(files, directories)
+    files.fault = gone("c")
+    assert opened(files, directories)[0].ledger_ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_that_was_deleted_is_missed(directories: list[str], name: str) -> None:
+    files = FaultyFiles()
+    note(files, directories, name, 1)
+    opened(files, directories)
+    files.fault = refusing("a")
+    limbo, tombstones, manifest = opened(files, directories)
+    limbo.begin([2])
+    tombstones.remember([2], 0)
+    manifest.note({2: 9000})
+    files.fault = None
+    Path(directories[1], name).unlink()
+    limbo, tombstones, manifest = opened(files, directories)
+    missed = {"limbo": limbo.is_lost, "fencedDeleted": tombstones.notice is not None, "indexFiles": manifest.is_lost}
+    assert [each for each, is_lost in missed.items() if is_lost] == [name], "an older version does not count"
+    limbo.begin([3])
+    tombstones.remember([3], 0)
+    manifest.note({3: 9000})
+    limbo, tombstones, manifest = opened(files, directories)
+    assert not any((limbo.is_lost, tombstones.notice, manifest.is_lost))
+
+
+@pytest.mark.parametrize("damage", [b"", b"filePlaces 1\nlimbo 0\ncrc 00000000\n", bytes(100)])
+def test_damaged_record_is_written_again(directories: list[str], damage: bytes) -> None:
+    files = GoneFiles()
+    opened(files, directories)[0].begin([1])
+    record = Path(directories[0]).parent / "filePlaces"
+    whole = record.read_bytes()
+    assert whole.startswith(b"filePlaces 1\nlimbo 0\ncrc ")
+    record.write_bytes(damage)
+    assert opened(files, directories)[0].ledger_ids.tolist() == [1]
+    assert record.read_bytes() == whole
+
+
+def test_record_of_a_later_version_refuses(directories: list[str]) -> None:
+    head = "filePlaces 2\n"
+    record = Path(directories[0]).parent / "filePlaces"
+    record.write_text(f"{head}crc {crc32c(head.encode()):08x}\n")
+    with pytest.raises(StorageDamaged, match="filePlaces: version 2"):
+        opened(LocalFiles(), directories)
+
+
+def test_file_is_not_accepted_where_the_record_cannot_say_so(directories: list[str]) -> None:
+    files = GoneFiles()
+    limbo = opened(files, directories)[0]
+    files.fault = lambda operation, path: "filePlaces" in path
+    with pytest.raises(OSError, match="filePlaces"):
+        limbo.begin([1])
+    assert limbo.ledger_ids.tolist() == []
+    files.fault = None
+    limbo.begin([2])
+    assert opened(files, directories)[0].ledger_ids.tolist() == [2]

@@ -81,7 +81,7 @@ def audit_space(twin: BookieTwin, existing: Collection[int]) -> None:
 
 def _audit_journals(twin: BookieTwin) -> None:
     files_max = twin.setup.journals * (1 + twin.setup.journal.backups_max)
-    found = [path for path in twin.disk.visible_files() if path.startswith("/journal")]
+    found = [path for path in twin.disk.visible_files() if path.startswith("/journal") and path.endswith(".txn")]
     if len(found) > files_max:
         raise Violation(f"{len(found)} journal files are left when {files_max} are needed: {found}")
 

@@ -142,8 +142,11 @@ def test_s25_ids_that_another_log_writer_used_never_come_again() -> None:
     restarted(twin)
 
 
-def test_s10_journal_cut_at_every_byte_of_its_last_record_starts() -> None:
-    twin = new_bookie()
+@pytest.mark.parametrize("allocated", [0, 4096])
+def test_s10_journal_cut_at_every_byte_of_its_last_record_starts(allocated: int) -> None:
+    """Space that was allocated before is still there after the crash."""
+    setup = replace(ROOMY, journal=replace(ROOMY.journal, preallocate_bytes=allocated))
+    twin = new_bookie(setup)
     put(twin, 1, range(3))
     twin.add(1, [(3, b"not acknowledged")])
     history = twin.history.after_crash()
@@ -153,12 +156,12 @@ def test_s10_journal_cut_at_every_byte_of_its_last_record_starts() -> None:
     ends = len(bytes(journal.cached).rstrip(b"\0"))
     assert ends - begins > journal_format.RECORD_HEADER_BYTES
     for cut in range(begins, ends):
-        for size in (cut, len(journal.cached)):
+        for size in (max(cut, allocated), len(journal.cached)):
             image = crash_image(twin.disk, Loss.LOST, Random(0))
             _, torn = file_at(image, ".txn")
             torn.durable = torn.cached[:cut] + bytes(size - cut)
             torn.cached = bytearray(torn.durable)
-            audit(reopened(image, ROOMY, history), history)
+            audit(reopened(image, setup, history), history)
 
 
 @pytest.mark.parametrize("length", [-1, -(1 << 31), (1 << 31) - 1, 0])

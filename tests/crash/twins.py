@@ -26,8 +26,9 @@ from bookie_service.engine.reads import ReadOptions, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
 from bookie_service.gc import gc_policy
+from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView
+from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView
 from bookie_service.gc.gc_policy import LogUsage
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts

@@ -29,6 +29,7 @@ from bookie_service.formats.journal import (
 )
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import File, ReadOnlyFiles
+from bookie_service.storage.journal.truncation import length_before
 
 _SCAN_BYTES = 1 << 20
 
@@ -107,7 +108,14 @@ class _JournalFile:
             if following is None:
                 break
             offset = following
-        if self._durable > self._size:
+        file_header = self._whole_header()
+        length = None
+        if self._known_end is None and file_header is not None:
+            length = length_before(self._file, file_header, offset, self._durable)
+        if length is not None:
+            reason = f"the file ends at {self._size}, but it had {length} bytes once: it was truncated"
+            yield Damage(self._path, self._size, length - self._size, reason)
+        elif self._durable > self._size:
             reason = f"the file ends at {self._size}, but its records reached {self._durable} once: it was truncated"
             yield Damage(self._path, self._size, self._durable - self._size, reason)
 
@@ -130,6 +138,12 @@ class _JournalFile:
         else:
             reason = "the file header was never made durable; the file holds no record"
             yield Incomplete(self._path, 0, self._size, reason)
+
+    def _whole_header(self) -> FileHeader | None:
+        try:
+            return journal_format.decode_file_header(self._file.read(FILE_HEADER_BYTES, 0), self._file_id)
+        except ValueError:
+            return None  # the damage was reported already
 
     def _record_at(self, offset: int) -> tuple[RecordHeader, bytes] | None:
         """Return the whole record at `offset`; None: there is none."""

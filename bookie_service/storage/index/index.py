@@ -11,8 +11,9 @@ import bisect
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -79,6 +80,9 @@ class IndexPaths:
         """How often a file was moved. Incremented before `path` returns the new place."""
         self.removed: set[int] = set()
         """Ledgers that are removed, but whose files still exist. Readers do not see these files."""
+        self.may_have: Callable[[int], bool] = lambda ledger_id: True
+        """Whether a file that its disk hides may have something of a ledger that neither memory nor a journal has. Set
+        once, by the owner."""
 
     def place(self, ledger_id: int) -> int:
         """Return the number of the directory that has, or will have, a ledger's file."""
@@ -140,14 +144,38 @@ class IndexPaths:
         self.removed.discard(ledger_id)
 
     def size(self, files: ReadOnlyFiles, ledger_id: int) -> int | None:
-        """Return the length of a ledger's file; None: there is no file."""
+        """Return the length of a ledger's file; None: there is no file that counts.
+
+        Raises:
+            OSError: the disk fails, and there may be a file that counts.
+        """
         if ledger_id in self.removed:
             return None
         while True:
             moves = self.moves
-            size = files.file_size(self.path(ledger_id))
+            try:
+                size = files.file_size(self.path(ledger_id))
+            except OSError as error:
+                if not is_disk_failure(error) or self.may_have(ledger_id):
+                    raise
+                size = None
             if size is not None or moves == self.moves:
                 return size
+
+    def open(self, files: ReadOnlyFiles, ledger_id: int) -> IndexFile:
+        """Open a ledger's file.
+
+        Raises:
+            FileNotFoundError: there is no file that counts.
+            OSError: the disk fails, and there may be a file that counts.
+        """
+        path = self.path(ledger_id)
+        try:
+            return IndexFile(files.open(path))
+        except OSError as error:
+            if not is_disk_failure(error) or self.may_have(ledger_id):
+                raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
 
     def directories(self, ledger_id: int) -> tuple[str, str, str]:
         """Return the directories that contain the names in the path of a ledger's file, outermost first."""
@@ -174,9 +202,9 @@ class IndexPaths:
         # Sorting a list would hold the interpreter's lock for a third of a second per million ids.
         return np.sort(np.array(array.array("q", self._each_ledger(files, skips_failing)), np.int64))
 
-    def has_any(self, files: ReadOnlyFiles) -> bool:
-        """Return whether any ledger has an index file."""
-        return next(self.places_of_all(files), None) is not None
+    def has_any(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> bool:
+        """Return whether any ledger has an index file. See `places_of_all`."""
+        return next(self.places_of_all(files, skips_failing=skips_failing), None) is not None
 
     def leftovers(self, files: ReadOnlyFiles, suffix: str) -> list[str]:
         """Return the paths of files that have an index file's name and `suffix`."""
@@ -213,9 +241,7 @@ class IndexReader:
         self._paths = paths
         self._pages = pages
         self._fileless = fileless
-        self._open: OpenFiles[int, IndexFile] = OpenFiles(
-            lambda ledger_id: IndexFile(files.open(paths.path(ledger_id))), open_files_max
-        )
+        self._open: OpenFiles[int, IndexFile] = OpenFiles(partial(paths.open, files), open_files_max)
         self._keeps_pages = keeps_pages
         self._moves = paths.moves
         """`IndexPaths.moves` when files were last opened. After another move they are opened again."""
@@ -323,6 +349,11 @@ class IndexReader:
             return self._last_entry(ledger_id, file, file.file.size())
         except (FileNotFoundError, StorageDamaged):
             # When a ledger with an unreadable header is created again, the bookie holds no entry of it.
+            return NO_ENTRY
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            # The same holds for a ledger in limbo whose file is hidden by its disk.
             return NO_ENTRY
 
     def _last_entry(self, ledger_id: int, file: IndexFile, file_bytes: int) -> int:

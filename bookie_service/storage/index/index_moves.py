@@ -17,7 +17,7 @@ from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, 
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
-from bookie_service.storage.io.files import File, LocalFiles, refuses_writes
+from bookie_service.storage.io.files import File, LocalFiles, is_out_of_space, refuses_writes
 
 Doubt = Callable[[Collection[int]], None]
 """Puts ledgers into limbo, durably."""
@@ -45,7 +45,9 @@ class IndexMoves:
         self._doubt = doubt
         self._header_of = header_of
         self._refusing: set[int] = set()
-        """Numbers of directories whose disks take no writes. Emptied by `noted`."""
+        """Numbers of directories whose disks take no writes. Emptied by `noted`, and by `refusal` for lack of space."""
+        self._no_space: OSError | None = None
+        """The last refusal for lack of space since `_refusing` was empty; None: there was none."""
         self._left_at: list[str] = []
         """Old files of moved ledgers. Removed by `noted`, when the moves are durable."""
 
@@ -77,7 +79,19 @@ class IndexMoves:
                     if not refuses_writes(error):
                         raise
                     self._refusing.add(place)
+                    self._no_space = error if is_out_of_space(error) else self._no_space
         return None
+
+    def refusal(self, error: OSError) -> OSError:
+        """Return the error to raise if no directory takes a file whose disk failed with `error`.
+
+        If another directory takes it when it has space, the error is a lack of space, and the caller tries again.
+        """
+        no_space, self._no_space = self._no_space, None
+        if no_space is None:
+            return error
+        self._refusing.clear()
+        return no_space
 
     def find(self) -> None:
         """Find the places of all index files, because some are not recorded. A ledger with two files goes into limbo.
@@ -103,6 +117,7 @@ class IndexMoves:
                 self._files.remove(path)
         self._left_at.clear()
         self._refusing.clear()
+        self._no_space = None
 
     def refused_by(self, place: int) -> None:
         """Record that a directory takes no writes now."""
@@ -110,9 +125,10 @@ class IndexMoves:
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         """Return a ledger's header from its file or, if that cannot be read, from what else is known of it."""
+        stored = None
         with self._reader() as reader, contextlib.suppress(OSError, StorageDamaged):
-            return reader.header(ledger_id)
-        return self._header_of(ledger_id) or self._fileless.header(ledger_id)
+            stored = reader.header(ledger_id)
+        return stored or self._header_of(ledger_id) or self._fileless.header(ledger_id)
 
     def _copy(self, place: int, header: LedgerHeader, new_names: set[str], *, in_doubt: bool) -> IndexFile:
         ledger_id = header.ledger_id

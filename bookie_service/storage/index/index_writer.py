@@ -167,11 +167,15 @@ class IndexWriter:
     def file_size(self, ledger_id: int) -> int:
         """Return the length of a ledger's file; 0: there is no file."""
         try:
-            file = self._files.open(self._paths.path(ledger_id))
+            file = self._paths.open(self._files, ledger_id)
         except FileNotFoundError:
             return 0
         with contextlib.closing(file):
-            return file.size()
+            return file.file.size()
+
+    def has_unsynced_positions(self, ledger_id: int) -> bool:
+        """Return whether positions of a ledger were written to its file and are not durable. For any thread."""
+        return self._unsynced.get(ledger_id, 0) > 0
 
     def unsynced_with_positions(self) -> np.ndarray:
         """Return the ledgers whose files have positions that are not durable. For any thread."""
@@ -236,7 +240,7 @@ class IndexWriter:
         """Return a page of a ledger's file, as the file has it."""
         each = self._pages.positions_per_page
         try:
-            file = self._written.get(ledger_id) or self._open(ledger_id)
+            file = self._written.get(ledger_id) or self._paths.open(self._files, ledger_id)
         except FileNotFoundError:
             return np.empty(0, np.int64)
         try:
@@ -300,10 +304,10 @@ class IndexWriter:
         """Move a ledger's file to another directory, because its disk refuses writes with `error`.
 
         Raises:
-            OSError: `error`, because no other directory takes the file.
+            OSError: no other directory takes the file. A lack of space if one takes it later, otherwise `error`.
         """
         if not self._moves.can_move(ledger_id):
-            raise error
+            raise self._moves.refusal(error)
         old = self._written.pop(ledger_id, None)
         is_synced = False
         if old is not None:
@@ -316,7 +320,7 @@ class IndexWriter:
         in_doubt = ledger_id in self._evicted and not is_synced
         file = self._moves.move(ledger_id, self._headers.get(ledger_id), self._new_names, in_doubt=in_doubt)
         if file is None:
-            raise error
+            raise self._moves.refusal(error)
         self._evicted.discard(ledger_id)
         self._written[ledger_id] = file
         self._headers.pop(ledger_id, None)
@@ -340,13 +344,10 @@ class IndexWriter:
             if not is_kept:
                 file.close()
 
-    def _open(self, ledger_id: int) -> IndexFile:
-        return IndexFile(self._files.open(self._paths.path(ledger_id)))
-
     def _existing_or_new(self, ledger_id: int) -> IndexFile:
         """Return a ledger's file. A new file gets the pending header."""
         try:
-            file = self._open(ledger_id)
+            file = self._paths.open(self._files, ledger_id)
         except FileNotFoundError:
             return self._new(ledger_id)
         try:

@@ -259,6 +259,9 @@ class KeyValueIndex(KeyValueView):
             if not is_out_of_space(error):
                 raise
 
+    def keep_records(self) -> None:
+        """Do nothing: the store cannot go to another directory."""
+
     def close(self) -> None:
         self.close_store()
 

@@ -17,6 +17,7 @@ from bookie_service.formats import ledger_headers as file_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.ledger_headers import HeaderRows
 from bookie_service.storage.index.manifest import ROWS_BESIDE, IndexManifestWriter
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.placed_file import PlacedFile
 from bookie_service.storage.io.placed_log import PlacedLog
@@ -65,18 +66,24 @@ class _Table:
 class LedgerHeaders:
     """The headers of ledgers without an index file. Changed by one thread at a time, read by any."""
 
-    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], noted: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        files: ReadOnlyFiles,
+        directories: Sequence[str],
+        noted: tuple[int, int] | None,
+        places: FilePlaces | None = None,
+    ) -> None:
         """Read the file.
 
         `directories`: the `current` directories of all ledger directories. `noted`: the generation and the least bytes
-        of the file according to the manifest.
+        of the file according to the manifest. `places`: see `PlacedFile`.
 
         Raises:
             StorageDamaged: a later version wrote the file.
             OSError: it cannot be read.
         """
         try:
-            self._file = PlacedFile(files, directories, file_format.FILE_NAME, file_format.generation)
+            self._file = PlacedFile(files, directories, file_format.FILE_NAME, file_format.generation, places)
             found, end = file_format.decode(self._file.data or b"")
         except ValueError as error:
             raise StorageDamaged(f"{file_format.FILE_NAME} in {', '.join(directories)}: {error}") from error
@@ -142,10 +149,15 @@ class LedgerHeadersWriter(LedgerHeaders):
     """Records headers durably, and in the manifest up to where the file is whole."""
 
     def __init__(
-        self, files: LocalFiles, directories: Sequence[str], known: IndexManifestWriter, rows_beside: int = ROWS_BESIDE
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        known: IndexManifestWriter,
+        rows_beside: int = ROWS_BESIDE,
+        places: FilePlaces | None = None,
     ) -> None:
         """`rows_beside`: see `IndexManifestWriter`. Raises StorageDamaged and OSError as `LedgerHeaders`."""
-        super().__init__(files, directories, known.headers)
+        super().__init__(files, directories, known.headers, places)
         self._known = known
         self._rows_beside = rows_beside
         self._noted_generation = None if known.headers is None else known.headers[0]
@@ -187,6 +199,12 @@ class LedgerHeadersWriter(LedgerHeaders):
                 self.remove(ledger_id)
         if headers or self.table.is_removed.any():
             self._write(headers)
+            self._note()
+
+    def keep(self) -> None:
+        """Write the headers to another directory if their disk fails. Raises OSError if they stay where they are."""
+        if self._file.is_out_of_reach(self._log.files):
+            self._write([], is_replaced=True)
             self._note()
 
     def _write(self, headers: Sequence[LedgerHeader], *, is_replaced: bool = False) -> None:

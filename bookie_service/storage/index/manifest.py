@@ -12,6 +12,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index_files as file_format
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.placed_file import PlacedFile
 from bookie_service.storage.io.placed_log import PlacedLog
@@ -25,11 +26,19 @@ ROWS_BESIDE = 4096
 class IndexManifest:
     """What is recorded of the index files. Changed by one thread at a time, read by any."""
 
-    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], *, recent_max: int = RECENT_MAX) -> None:
+    def __init__(
+        self,
+        files: ReadOnlyFiles,
+        directories: Sequence[str],
+        *,
+        places: FilePlaces | None = None,
+        recent_max: int = RECENT_MAX,
+    ) -> None:
         """Read the file.
 
         Args:
             directories: the `current` directories of all ledger directories.
+            places: see `PlacedFile`.
             recent_max: how many rows the dictionary may have before they are merged into the arrays.
 
         Raises:
@@ -37,7 +46,7 @@ class IndexManifest:
             OSError: it cannot be read.
         """
         try:
-            self._file = PlacedFile(files, directories, file_format.FILE_NAME, file_format.generation)
+            self._file = PlacedFile(files, directories, file_format.FILE_NAME, file_format.generation, places)
             data = self._file.data or b""
             ledger_ids, rows, end = file_format.decode(data)
             self._version = file_format.version(data)
@@ -47,7 +56,9 @@ class IndexManifest:
         self._recent_max = recent_max
         self.damaged_at = None if end == len(data) else end
         """The offset of bytes that are not a record. Rows may be missing then, or if there is no file. None: none."""
-        self.is_complete = end == len(data) > 0
+        self.is_lost = self._file.is_lost
+        """Whether the file, or its last version, was deleted. Constant."""
+        self.is_complete = end == len(data) > 0 and not self.is_lost
         self.headers = file_format.headers_of(ledger_ids, rows)
         """(generation, least bytes) of the file with the headers of ledgers without entries; None: there may be no such
         file. Changed by `note_headers` and `forget_headers`."""
@@ -125,11 +136,12 @@ class IndexManifestWriter(IndexManifest):
         files: LocalFiles,
         directories: Sequence[str],
         *,
+        places: FilePlaces | None = None,
         recent_max: int = RECENT_MAX,
         rows_beside: int = ROWS_BESIDE,
     ) -> None:
         """`rows_beside`: how many obsolete rows the file may have before it is rewritten."""
-        super().__init__(files, directories, recent_max=recent_max)
+        super().__init__(files, directories, places=places, recent_max=recent_max)
         self._rows_beside = rows_beside
         self._files = files
         self._waiting: dict[int, int] = {}
@@ -179,6 +191,11 @@ class IndexManifestWriter(IndexManifest):
         except OSError:
             self.headers = headers
             raise
+
+    def keep(self) -> None:
+        """Write the record to another directory if its disk fails. Raises OSError if it stays where it is."""
+        if self._file.is_out_of_reach(self._files):
+            self._write()
 
     def _write(self) -> None:
         names_headers = self.headers is not None

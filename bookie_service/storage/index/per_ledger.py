@@ -20,7 +20,14 @@ from bookie_service.storage.index.index_writer import IndexWriter
 from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.disk_threads import DiskWork, InTurn
-from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
+from bookie_service.storage.io.file_places import FilePlaces
+from bookie_service.storage.io.files import (
+    FileSystem,
+    LocalFiles,
+    is_disk_failure,
+    is_out_of_space,
+    refuses_writes,
+)
 
 POSITION_BYTES = 8
 
@@ -57,27 +64,29 @@ class PerLedgerIndex:
         header_of: HeaderOf = lambda _: None,
         doubt_all: Callable[[], None] | None = None,
         disks: DiskWork | None = None,
+        places: FilePlaces | None = None,
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order.
 
         `doubt`, `header_of`: see `IndexMoves`. Without `doubt` files do not move to another directory. `doubt_all`:
         records durably that every ledger of the bookie must go into limbo before anything is served. `disks`: syncs the
-        files of each directory; None: one directory after the other.
+        files of each directory; None: one directory after the other. `places`: see `PlacedFile`.
 
         Raises:
             StorageDamaged: a file of the whole bookie is unreadable; or headers of ledgers are lost, and there is no
                 `doubt_all`.
         """
         self._files = files
-        self._known = IndexManifestWriter(files, directories)
+        self._known = IndexManifestWriter(files, directories, places=places)
         self._paths = IndexPaths(directories, self._known.moved())
-        self._fileless = LedgerHeadersWriter(files, directories, self._known)
+        self._fileless = LedgerHeadersWriter(files, directories, self._known, places=places)
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
-        self._file_systems = [files.open_file_system(directory) for directory in directories]
+        self._file_systems = [_file_system(files, directory) for directory in directories]
         moves = IndexMoves(files, self._paths, self._pages, self._fileless, doubt, header_of)
         singly_max = options.files_synced_singly_max
         self._syncs = IndexSyncs(files, self._paths, disks or InTurn(), self._file_systems, singly_max)
         self._writer = IndexWriter(files, self._paths, self._pages, self._known, self._fileless, moves, self._syncs)
+        self._paths.may_have = self._may_have_file
         self._reader = IndexReader(files, self._paths, self._pages, self._fileless, open_files_max)
         self.positions = self._reader.positions
         self.page_in_memory = self._reader.page_in_memory
@@ -107,6 +116,11 @@ class PerLedgerIndex:
             # The next change writes it. A start that comes before finds the same state again.
             if not refuses_writes(error):
                 raise
+
+    def _may_have_file(self, ledger_id: int) -> bool:
+        # In this order, because a ledger is recorded before its positions count as synced.
+        is_written = self._writer.has_unsynced_positions(ledger_id)
+        return is_written or self._known.least_bytes(ledger_id) > 0 or not self._known.is_complete
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)
@@ -149,11 +163,20 @@ class PerLedgerIndex:
         is_noted = self._known.are_noted(ledger_ids)
         return np.array(
             [
-                not noted and self._writer.pending_header(ledger_id) is None and not self.has(ledger_id)
+                not noted and self._writer.pending_header(ledger_id) is None and self._is_absent(ledger_id)
                 for ledger_id, noted in zip(ledger_ids.tolist(), is_noted.tolist())
             ],
             bool,
         )
+
+    def _is_absent(self, ledger_id: int) -> bool:
+        try:
+            return not self.has(ledger_id)
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            # It is unknown. A read of the ledger reports the error.
+            return False
 
     def lost(self, ledger_id: int) -> str:
         least_bytes = self._known.least_bytes(ledger_id)
@@ -172,8 +195,17 @@ class PerLedgerIndex:
         return [
             ledger_id
             for ledger_id, least_bytes in zip(ledger_ids.tolist(), file_bytes.tolist())
-            if (self._paths.size(self._files, ledger_id) or 0) < least_bytes
+            if self._seen_bytes(ledger_id) < least_bytes
         ]
+
+    def _seen_bytes(self, ledger_id: int) -> int:
+        """Return the length of a ledger's file; 0: there is none, or its disk hides it."""
+        try:
+            return self._paths.size(self._files, ledger_id) or 0
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return 0
 
     def accept(self, ledger_ids: Collection[int]) -> None:
         self._writer.note_sizes(ledger_ids)
@@ -216,6 +248,10 @@ class PerLedgerIndex:
             if not refuses_writes(error):
                 raise
 
+    def keep_records(self) -> None:
+        self._known.keep()
+        self._fileless.keep()
+
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
@@ -224,10 +260,21 @@ class PerLedgerIndex:
                 file_system.close()
 
 
+def _file_system(files: LocalFiles, directory: str) -> FileSystem | None:
+    """Return the file system of a directory. None: single files are synced, because this is safe on a failing disk."""
+    try:
+        return files.open_file_system(directory)
+    except OSError as error:
+        if not is_disk_failure(error):
+            raise
+        return None
+
+
 def _notices(known: IndexManifestWriter) -> list[str]:
-    if known.damaged_at is None:
+    if known.damaged_at is not None:
+        what = f"{known.path} offset {known.damaged_at}: torn by a crash, or damaged"
+    elif known.is_lost:
+        what = f"{known.path} was deleted, or its last version was"
+    else:
         return []
-    return [
-        f"{known.path} offset {known.damaged_at}: torn by a crash, or damaged. Index files that are there were noted "
-        "again; one that was lost before would not be noticed"
-    ]
+    return [f"{what}. Index files that are there were noted again; one that was lost before would not be noticed"]

@@ -384,6 +384,10 @@ class LocalFiles(ReadOnlyFiles):
             self._group_id = group_id
             self._file_mode, self._directory_mode = 0o640, 0o2750
 
+    def is_closed(self, directory: str) -> bool:
+        """Return whether a directory must not be used (`closed_directories`)."""
+        return False
+
     def protect(self, directory: str) -> str | None:
         """Restrict access to an existing directory; return a line about what was done, or None if nothing was needed.
 

@@ -46,7 +46,7 @@ class Marks:
         self._directories = directories
         self._disks = disks or InTurn()
         self.unreadable: list[str] = []
-        """Files that `read` found damaged."""
+        """Files that `read` found damaged, or on a disk that cannot be read."""
         self._refusing: frozenset[str] = frozenset()
         """Directories that did not take the last marks. Each is logged once."""
         self._late: dict[int, Future[None]] = {}
@@ -61,19 +61,20 @@ class Marks:
         found = []
         for directory in self._directories:
             path = os.path.join(directory, mark_format.file_name(journal_index))
-            if self._files.exists(path):
-                try:
-                    mark = mark_format.decode_mark(self._files.read_all(path))
-                except ValueError as error:
-                    raise StorageDamaged(f"{path}: {error}") from error
-                except OSError as error:
-                    if not is_disk_failure(error):
-                        raise
-                    mark = None
-                if mark is None:
-                    self.unreadable.append(path)
-                else:
-                    found.append(mark)
+            try:
+                if not self._files.exists(path):
+                    continue
+                mark = mark_format.decode_mark(self._files.read_all(path))
+            except ValueError as error:
+                raise StorageDamaged(f"{path}: {error}") from error
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                mark = None
+            if mark is None:
+                self.unreadable.append(path)
+            else:
+                found.append(mark)
         mark = max(found, default=None)
         return None if mark == mark_format.NO_JOURNAL else mark
 

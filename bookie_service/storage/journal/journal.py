@@ -12,7 +12,6 @@ power failure then loses what was appended since the last `sync`, acknowledged o
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -106,6 +105,8 @@ class Journal:
         """Old files that the next file may reuse. Filled by the checkpoint thread, emptied by the journal's."""
         self._offered: set[str] = set()
         """Names of files here that were put into `_spares`: each is offered once."""
+        self._kept: set[str] = set()
+        """Names of files that could not be removed. Each is logged once."""
         self._file_id = chain_end.file_id
         """The id of the newest file. Incremented for each file."""
         self._end = chain_end.offset
@@ -172,13 +173,16 @@ class Journal:
         for record in records:
             offset = self._encode(record, offset, buffers)
         alignment = self._alignment
-        if offset % alignment or not records:
-            body = bytes(journal_format.padding_body_bytes(offset, alignment))
-            offset = self._encode(Record(RecordKind.PADDING, 0, (body,), len(body)), offset, buffers)
-        # A group also reserves room for the next marker, so an idle bookie needs no space on a full disk.
-        self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
+        is_padded = bool(offset % alignment) or not records
+        size = journal_format.padding_body_bytes(offset, alignment) if is_padded else 0
+        end = offset + RECORD_HEADER_BYTES + size if is_padded else offset
+        # A group also reserves room for the next marker and for that of `close`, so an idle bookie, and one that stops,
+        # needs no space on a full disk.
+        self._reserve(end + 2 * (RECORD_HEADER_BYTES + alignment) if records else end)
+        if is_padded:
+            self._encode(_padding(size, self._allocated), offset, buffers)
         self._file.write(buffers, self._end)
-        self._end = offset
+        self._end = end
 
     def _encode(self, record: Record, offset: int, buffers: list[Buffer]) -> int:
         """Append a record that begins at `offset` to `buffers`; return where the record ends."""
@@ -211,18 +215,30 @@ class Journal:
                 self._offered.add(name)
                 self._spares.append(name)
             else:
-                with contextlib.suppress(FileNotFoundError):  # the journal's thread may have needed its space
-                    self._files.remove(os.path.join(self._directory, name))
+                self._remove(name)
+
+    def _remove(self, name: str) -> bool:
+        """Remove a file that is not needed; return whether it was there, and is removed.
+
+        A file that cannot be removed does no harm. If the disk fails, the next record will tell.
+        """
+        path = os.path.join(self._directory, name)
+        try:
+            self._files.remove(path)
+        except FileNotFoundError:
+            return False  # the other thread removed it, to make room or because of a newer mark
+        except OSError as error:
+            if name not in self._kept:
+                self._kept.add(name)
+                logger.warning("%s is not needed any more, and cannot be removed: %s", path, error)
+            return False
+        return True
 
     def _drop_backups(self) -> bool:
         """Remove files that are kept only as backups, because space is missing; return whether there were any."""
-        dropped = False
         self._spares.clear()
-        for name in self._files.names(self._directory):
-            if _is_before(name, self._marked_id):
-                with contextlib.suppress(FileNotFoundError):  # the checkpoint thread released it meanwhile
-                    self._files.remove(os.path.join(self._directory, name))
-                    dropped = True
+        before = [name for name in self._files.names(self._directory) if _is_before(name, self._marked_id)]
+        dropped = sum(map(self._remove, before)) > 0
         if dropped:
             logger.warning(
                 "%s: no space for the journal, its backups were removed (journalMaxBackups)", self._directory
@@ -232,6 +248,13 @@ class Journal:
     def close(self) -> None:
         """Make everything appended durable and free the space reserved after the last record."""
         self.sync()
+        if self._allocated:
+            # Otherwise the file would look as if it had been truncated after a crash.
+            size, last = journal_format.padding_body_bytes(self._end, self._alignment), list[Buffer]()
+            end = self._encode(_padding(size, 0), self._end, last)
+            self._file.write(last, self._end)
+            self._file.sync_data()
+            self._end = end
         self._file.truncate(self._end)
         self._file.close()
 
@@ -250,7 +273,7 @@ class Journal:
 
     def _begin_file(self) -> None:
         """Continue in a new file after the current end."""
-        header = FileHeader(self._file_id + 1, self._file_id, self._end if self._file_id else 0)
+        before = self._file_id, self._end if self._file_id else 0
         self._file_id += 1
         path = os.path.join(self._directory, journal_format.file_name(self._file_id))
         self._allocated = 0
@@ -261,9 +284,12 @@ class Journal:
             self._allocated = self._file.size()
         else:
             self._file = self._create(path)
-        self._file.write([journal_format.encode_file_header(header)], 0)
         self._end = FILE_HEADER_BYTES
         self._synced = self._let_go = 0
+        # Before the header, which says how long the file is.
+        self._reserve(self._end)
+        header = FileHeader(self._file_id, *before, self._allocated)
+        self._file.write([journal_format.encode_file_header(header)], 0)
         if self._end % self._alignment:
             self._write(())
         self._reserve(self._end)
@@ -302,6 +328,11 @@ class Journal:
                 raise
             return 0
         return size
+
+
+def _padding(body_bytes: int, allocated: int) -> Record:
+    """Return a PADDING record. `allocated`: the length of the file; 0: unknown."""
+    return Record(RecordKind.PADDING, allocated // journal_format.LENGTH_UNIT_BYTES, (bytes(body_bytes),), body_bytes)
 
 
 def _is_before(name: str, file_id: int) -> bool:

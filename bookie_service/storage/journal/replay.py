@@ -7,6 +7,9 @@ damaged if it was once synced. Any whole record after P whose `synced` exceeds P
 or the PADDING that is written when nothing follows for a moment. If a file has a successor, the successor says where
 the file's records end, and everything before that offset was synced. With journalSyncData=false a record that is cut
 may nevertheless have been acknowledged: that is the price of this setting.
+
+A crash never makes a file shorter than it durably was, and the records say how long that is (`formats.journal`). So a
+last file that is shorter was truncated, and what it had after its end may have been acknowledged.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.journal.truncation import length_before
 
 Apply = Callable[[int, int, bytes], None]
 """Called with (kind, count, body) of each record, in order."""
@@ -138,6 +142,9 @@ def _replay_chain(chain: list[_Link], mark: JournalPosition | None, apply: Apply
         records += count
         if known_end is None:
             _check_last(link, offset)
+            is_marked = mark is not None and link.file_id == mark.file_id
+            is_begun = is_marked or (position > 0 and _is_followed(chain[position - 1], end.offset))
+            _check_length(link, offset, start if is_begun else 0)
             torn = _judge_tail(link, offset)
         elif offset != known_end:
             raise StorageDamaged(f"{link.file.path} offset {offset}: the record there is unreadable; " + _REMEDY)
@@ -170,14 +177,30 @@ def _header_at(link: _Link, offset: int) -> RecordHeader | None:
     return journal_format.decode_record_header(data, 0, file_id=link.file_id, offset=offset)
 
 
+def _is_followed(link: _Link, end: int) -> bool:
+    """Return whether a file says that another file follows it, whose header and length are durable then."""
+    header = _header_at(link, end)
+    return header is not None and header.kind == RecordKind.FOLLOWED
+
+
 def _check_last(link: _Link, end: int) -> None:
     """Raise StorageDamaged if the last file says that another file follows it."""
-    header = _header_at(link, end)
-    if header is not None and header.kind == RecordKind.FOLLOWED:
+    if _is_followed(link, end):
         missing = journal_format.file_name(link.file_id + 1)
         raise StorageDamaged(
             f"{link.file.path} offset {end}: it says that {missing} follows, which is missing, or whose header is; "
             + _REMEDY
+        )
+
+
+def _check_length(link: _Link, end: int, durable_end: int) -> None:
+    """Raise StorageDamaged if the last file was truncated. The arguments are those of `length_before`."""
+    assert link.header is not None, "_check_chain says so"
+    length = length_before(link.file, link.header, end, durable_end)
+    if length is not None:
+        raise StorageDamaged(
+            f"{link.file.path} offset {link.size}: the file ends there, but it had {length} bytes once, so it was "
+            "truncated; " + _REMEDY
         )
 
 

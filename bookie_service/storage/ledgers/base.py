@@ -38,7 +38,14 @@ from bookie_service.storage.index.index_file import rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, CachedSource, NotCached
 from bookie_service.storage.io.disk_threads import DiskStalled
-from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, may_be_repeated
+from bookie_service.storage.io.file_places import FilePlaces
+from bookie_service.storage.io.files import (
+    LocalFiles,
+    is_disk_failure,
+    is_out_of_space,
+    may_be_repeated,
+    refuses_writes,
+)
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located, LookResult
@@ -110,13 +117,17 @@ class BaseLedgerStorage(ABC):
     """A `LedgerStorage`, except for the order in which entries go to the log. The interface states the guarantees of
     each method."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        """`directories`: the `current` directories of all ledger directories, in configured order."""
+    def __init__(
+        self, files: LocalFiles, directories: Sequence[str], options: StoreOptions, places: FilePlaces | None = None
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories, in configured order. `places`: the record
+        of where the files of the whole bookie are."""
+        self._places = places
         self.logs = EntryLogs(files, directories, options.disks, reserves=options.append.reserves)
-        self.tombstones = Tombstones(files, directories)
+        self.tombstones = Tombstones(files, directories, places)
         self.disks = files.disk_work(directories)
         self._appender = flush_appender(self.logs, options.append, directories, self.disks)
-        self.limbo = Limbo(files, directories)
+        self.limbo = Limbo(files, directories, places)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
         """The probable length of an item: the mean of those last read."""
@@ -143,6 +154,8 @@ class BaseLedgerStorage(ABC):
         """Held by a thread that changes entry logs or the index."""
         # Last, because what it finds may put ledgers into limbo.
         self.index = self._open_index(files, directories, options)
+        if places is not None:
+            places.settle()
 
     @abstractmethod
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerIndex:
@@ -551,6 +564,17 @@ class BaseLedgerStorage(ABC):
                 # The logs stay unsettled. The flush that waits for the same disk reports the error, and tries again.
                 if not may_be_repeated(error):
                     raise
+
+    def keep_records(self) -> None:
+        try:
+            self.limbo.keep()
+            self.tombstones.keep()
+            with self._changing_records():
+                self.index.keep_records()
+        except OSError as error:
+            if not refuses_writes(error):
+                raise
+            logger.warning("a start without the disk of this file is not possible: %s", error)
 
     def close(self) -> None:
         self.disks.stop()

@@ -13,6 +13,7 @@ import numpy as np
 
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.byte_source import ByteSource
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
@@ -23,9 +24,11 @@ from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
 class DbLedgerStorage(BaseLedgerStorage):
     """Each flush goes to the entry log sorted by (ledger, entry), and its positions go to the key-value store."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+    def __init__(
+        self, files: LocalFiles, directories: Sequence[str], options: StoreOptions, places: FilePlaces | None = None
+    ) -> None:
         """Raises StorageDamaged if the key-value store is damaged, or has lost durable data."""
-        super().__init__(files, directories, options)
+        super().__init__(files, directories, options, places)
         ahead = options.read_ahead
         self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
         self._ahead_bytes = ahead.batch_bytes if ahead.batch_bytes > 0 else ahead.cache_bytes // 16

@@ -110,7 +110,14 @@ class LedgerIndex(IndexView, Protocol):
         """Return which durable data of a ledger is missing; "": nothing. For any thread."""
 
     def all_lost(self) -> list[int]:
-        """Check all ledgers; return those for which `lost` is not empty. For any thread."""
+        """Check all ledgers; return those that lack durable data, or whose disk hides it. For any thread."""
+
+    def keep_records(self) -> None:
+        """Write the records of the index to another directory if their disk fails. For the thread that calls `hold`.
+
+        Raises:
+            OSError: no other directory takes them.
+        """
 
     def accept(self, ledger_ids: Collection[int]) -> None:
         """Accept the present data of ledgers as complete, durably. For the thread that calls `hold`."""
@@ -430,6 +437,11 @@ class LedgerStorage(Protocol):
 
         Raises:
             OSError: a write failed; it is unknown which of the positions are changed.
+        """
+
+    def keep_records(self) -> None:
+        """Write the files of the whole bookie to another directory if their disk fails, so that a start without this
+        disk finds them. If no other directory takes them, log that. For the collector's thread.
         """
 
     def seal_logs(self) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.storage import ledger_id_sets
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.io.placed_file import PlacedFile
 
@@ -32,8 +33,8 @@ from bookie_service.storage.io.placed_file import PlacedFile
 class Limbo:
     """Which ledgers are in limbo. For any thread."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories.
+    def __init__(self, files: LocalFiles, directories: Sequence[str], places: FilePlaces | None = None) -> None:
+        """`directories`: the `current` directories of all ledger directories. `places`: see `PlacedFile`.
 
         Raises:
             StorageDamaged: the file is unreadable.
@@ -42,7 +43,7 @@ class Limbo:
         self._changing = threading.Lock()
         name = limbo_format.LIMBO_NAME
         try:
-            self._file = PlacedFile(files, directories, name, lambda data: limbo_format.decode_limbo(data)[1])
+            self._file = PlacedFile(files, directories, name, lambda data: limbo_format.decode_limbo(data)[1], places)
         except (ValueError, OSError) as error:
             path = getattr(error, "filename", None) or f"{name} in {', '.join(directories)}"
             raise StorageDamaged(
@@ -52,6 +53,11 @@ class Limbo:
         data = self._file.data
         self.ledger_ids = np.empty(0, np.int64) if data is None else limbo_format.decode_limbo(data)[0]
         """The ledgers in limbo, int64, ascending. Replaced as a whole by `begin` and `end`."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the last version of the file was deleted, so that any ledger may have been in limbo."""
+        return self._file.is_lost
 
     def __contains__(self, ledger_id: int) -> bool:
         ledgers = self.ledger_ids
@@ -73,8 +79,14 @@ class Limbo:
         with self._changing:
             self._write(ledger_id_sets.without(self.ledger_ids, ledger_id_sets.unique(_array(ledger_ids))))
 
+    def keep(self) -> None:
+        """Write the list to another directory if its disk fails. Raises OSError if it stays where it is."""
+        with self._changing:
+            self._write(self.ledger_ids)
+
     def _write(self, ledgers: np.ndarray) -> None:
-        if not np.array_equal(ledgers, self.ledger_ids):
+        is_changed = self.is_lost or not np.array_equal(ledgers, self.ledger_ids)
+        if is_changed or self._file.is_out_of_reach(self._files):
             self._file.replace(self._files, lambda generation: limbo_format.encode_limbo(ledgers, generation))
             self.ledger_ids = ledgers
 
@@ -86,37 +98,49 @@ def _array(ledger_ids: Collection[int] | np.ndarray) -> np.ndarray:
 class DirtyMarker:
     """Shows the next start how this run ended: the files exist unless the bookie stopped in order."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories."""
+    def __init__(self, files: LocalFiles, directories: Sequence[str], journals: Sequence[str] = ()) -> None:
+        """`directories`, `journals`: the `current` directories of all ledger directories and of all journals.
+
+        A bookie that starts can read its journals. So it knows how the last run ended, whatever disk of the ledgers
+        fails.
+        """
         self._files = files
-        self._paths = [os.path.join(directory, limbo_format.DIRTY_NAME) for directory in directories]
+        self._journals = frozenset(journals)
+        self._paths = [os.path.join(each, limbo_format.DIRTY_NAME) for each in dict.fromkeys((*directories, *journals))]
 
     def is_journal_incomplete(self) -> bool:
         """Return whether an earlier run did not stop in order and its journal may lack entries that it acknowledged."""
-        found = [self._says_complete(path) for path in self._paths if self._files.exists(path)]
-        known = [each for each in found if each is not None]
+        answers = [self._answer(path) for path in self._paths]
+        said = [answer for answer in answers if isinstance(answer, bool)]
         # All markers are equal, unless a crash interrupted the writing of them. The limbo step was already done then.
-        return not all(known) or bool(found and not known)
+        is_unknown = not said and ("hidden" in answers or "absent" not in answers)
+        return not all(said) or is_unknown
 
-    def _says_complete(self, path: str) -> bool | None:
-        """Return what a marker says; None: its disk cannot be read."""
+    def _answer(self, path: str) -> bool | str:
+        """Return what a marker says; "absent": there is none; "hidden": it cannot be read; "unknown": is there one?"""
+        answer = "unknown"
         try:
+            if not self._files.exists(path):
+                return "absent"
+            answer = "hidden"
             return limbo_format.decode_dirty(self._files.read_all(path))
         except OSError as error:
             if not is_disk_failure(error):
                 raise
-            return None
+            return answer
 
     def set(self, *, journal_is_complete: bool) -> None:
         """Record durably that a run begins, in every directory that can be written.
 
-        If the journal is incomplete, at least one marker is needed: without any, the journal counts as complete.
+        If the journal is incomplete, a marker is needed where the next start certainly finds it: without any, the
+        journal counts as complete.
 
         Raises:
-            OSError: no directory can be written, and the journal is incomplete.
+            OSError: no journal directory can be written, or no directory at all, and the journal is incomplete.
         """
         marker = limbo_format.encode_dirty(journal_is_complete=journal_is_complete)
-        errors = []
+        needed = [path for path in self._paths if not self._journals or os.path.dirname(path) in self._journals]
+        errors: dict[str, OSError] = {}
         for path in self._paths:
             try:
                 if self._files.exists(path) and self._files.read_all(path) == marker:
@@ -128,9 +152,9 @@ class DirtyMarker:
             except OSError as error:
                 if not refuses_writes(error):
                     raise
-                errors.append(error)
-        if len(errors) == len(self._paths) and not journal_is_complete:
-            raise errors[0]
+                errors[path] = error
+        if errors.keys() >= set(needed) and not journal_is_complete:
+            raise errors[needed[0]]
 
     def clear(self) -> None:
         """Record durably that the run stopped in order: everything it acknowledged is in entry logs and index.
@@ -138,10 +162,10 @@ class DirtyMarker:
         A marker that cannot be removed is pessimistic: it only costs a check at the next start.
         """
         for path in self._paths:
-            if self._files.exists(path):
-                try:
+            try:
+                if self._files.exists(path):
                     self._files.remove(path)
                     self._files.sync_directory(os.path.dirname(path))
-                except OSError as error:
-                    if not refuses_writes(error):
-                        raise
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise

@@ -22,6 +22,7 @@ from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import layout
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Marks
@@ -75,7 +76,7 @@ def open_storage(
     journals_at = [layout.current(directory) for directory in journal_directories]
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
     _make_directories(files, journals_at, ledgers_at)
-    store = open_ledger_storage(files, ledgers_at, store_options)
+    store = open_ledger_storage(files, ledgers_at, store_options, FilePlaces(files, journals_at[0]))
     marks = Marks(files, ledgers_at, store.disks)
     compactor = Compactor(files, store, ledgers_at)
     # Before replay, because its positions are newer.
@@ -84,7 +85,10 @@ def open_storage(
         notices.append(store.tombstones.notice)
     notices += store.index.notices
     notices += store.logs.notices
-    dirty = DirtyMarker(files, ledgers_at)
+    dirty = DirtyMarker(files, ledgers_at, journals_at)
+    if store.limbo.is_lost:
+        notices.append("the file limbo was deleted, so every ledger goes into limbo")
+        dirty.set(journal_is_complete=False)
     # Also if the index found lost headers just now, or an earlier start that crashed found them.
     is_in_doubt = dirty.is_journal_incomplete()
     replay = _Replay(store, is_in_doubt=is_in_doubt)
@@ -159,6 +163,9 @@ class _Replay:
         """A flush that found no space, or None. Later records stay in memory, as far as there is room."""
         self.records = 0
         """How many records were applied, without padding."""
+        self._hidden: set[int] = set()
+        """Ledgers whose index is on a disk that cannot be read, with records that are not flushed. They go into limbo
+        before they are flushed."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
         """Apply one record. Raises ValueError if its body does not fit its kind."""
@@ -185,6 +192,8 @@ class _Replay:
     def _flush(self, *, advances_checkpoint: bool) -> None:
         if self.stuck is not None:
             self._flush_again(self.stuck)
+        self._store.limbo.begin(self._hidden)
+        self._hidden.clear()
         flush = self._store.begin_flush(advances_checkpoint=advances_checkpoint)
         if flush is None:
             return
@@ -216,7 +225,7 @@ class _Replay:
         # Regardless of the index: a crash may have interrupted the creation of the file, or a process that was killed
         # wrote it without making it durable. In both cases this record creates it again.
         with contextlib.suppress(StorageDamaged):
-            self._store.ledger(ledger_id)
+            self._known(ledger_id)
         self._store.create_ledger(ledger_id, key)
 
     def _learn_lac(self, ledger_id: int, packet: bytes) -> None:
@@ -225,9 +234,20 @@ class _Replay:
             # Regardless of the index, as above: the header is written and synced again.
             self._store.create_ledger(ledger_id, ledger.master_key)
 
+    def _known(self, ledger_id: int) -> Ledger | None:
+        """Return a ledger. None: there is none, or its index is on a disk that cannot be read."""
+        try:
+            return self._store.ledger(ledger_id)
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            self._hidden.add(ledger_id)
+            return None
+
     def _ledger(self, ledger_id: int) -> Ledger:
-        ledger = self._store.ledger(ledger_id)
-        if ledger is None and (self._is_in_doubt or ledger_id in self._store.limbo):
+        ledger = self._known(ledger_id)
+        is_doubtful = self._is_in_doubt or ledger_id in self._store.limbo or ledger_id in self._hidden
+        if ledger is None and is_doubtful:
             # Its header is lost, and its key with it. The journal's records of it are kept until a recovery comes.
             ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
         if ledger is None:

@@ -30,6 +30,7 @@ class _FileStorage(BaseLedgerStorage):
             self.known_header,
             lambda: DirtyMarker(files, directories).set(journal_is_complete=False),
             self.disks,
+            self._places,
         )
 
 

@@ -10,6 +10,9 @@ Replacing a log is a transaction. Each step is durable before the next one:
 Step 3 may find the disk full. Then the index points partly to one log and partly to the other, and both stay. The step
 is repeated when there may be space; entries are served meanwhile. After a crash `recover` repeats it.
 
+If a disk fails in step 3, both logs and the intent stay. If the disk of the intent takes no changes in step 4, the
+intent stays. It does no harm: the next start repeats the steps, and the intent of another compaction replaces it.
+
 A log that may hold entries of a ledger in doubt is not compacted. Such a ledger is in limbo, or its index is lost or
 cut: its entries without a position count, too, until the index is rebuilt from the logs or the ledger is repaired.
 
@@ -22,6 +25,7 @@ For one thread that is neither the event loop nor the checkpoint thread. Several
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,12 +37,14 @@ from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.index.index import LedgerUpdate
-from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, refuses_writes
 from bookie_service.storage.io.framed_entries import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
 from bookie_service.storage.logs.log_writer import EntryLogWriter
+
+logger = logging.getLogger(__name__)
 
 _OPEN_FILES_MAX = 64
 _LEDGERS_PER_MOVE = 128
@@ -53,6 +59,10 @@ Pace = Callable[[int, int], None]
 
 class LogInDoubt(Exception):
     """A log must not be compacted, because it may hold entries without a position of a ledger in doubt."""
+
+
+class CompactionBlocked(Exception):
+    """A disk fails, so that a compaction cannot be finished. Both logs stay, and positions lead to whole entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,43 +230,74 @@ class Compactor:
 
         Raises:
             StorageDamaged: the new log is not whole, and both logs must be kept.
+            CompactionBlocked: a disk fails, and both logs must be kept.
             OSError: the index could not be written. If there was no space, or a disk is late (`files.may_be_repeated`),
                 positions lead to both logs, each to a whole entry, and the step can be repeated: it is `unfinished`.
                 After any other error `recover` must run before anything else uses the store.
         """
         self.unfinished = intent
-        if self._store.logs.path(intent.new_id) is None:
-            self._store.logs.adopt(intent.new_id, SUFFIX)
-        with self._reading(intent.new_id) as (scan, index, path):
+        try:
+            self._finish(intent, pace)
+        except (StorageDamaged, CompactionBlocked):
+            self.unfinished = None
+            raise
+        self.unfinished = None
+
+    def _finish(self, intent: Intent, pace: Pace) -> None:
+        left: list[str] = []
+        """Why ledgers still point to the old log."""
+        with contextlib.ExitStack() as held:
+            with _blocked_by_disk():
+                if self._store.logs.path(intent.new_id) is None:
+                    self._store.logs.adopt(intent.new_id, SUFFIX)
+                scan, index, path = held.enter_context(self._reading(intent.new_id))
             gathered: list[np.ndarray] = []
-            for window in scan:
+            for window in _blocked_scan(scan):
                 # Without the bytes of the window, which may be many.
                 gathered.append(np.stack((window.ledger_ids, window.entry_ids, window.positions)))
                 if sum(each.shape[1] for each in gathered) >= _ROWS_PER_MOVE:
-                    self._move(intent, np.concatenate(gathered, axis=1), index)
+                    left += self._move(intent, np.concatenate(gathered, axis=1), index)
                     gathered = []
                 pace(0, 0)
             if gathered:
-                self._move(intent, np.concatenate(gathered, axis=1), index)
+                left += self._move(intent, np.concatenate(gathered, axis=1), index)
             if scan.ledgers_map is None or scan.end != scan.items_end:
                 raise incomplete(scan, path)
         self._store.logs.rotate_adopted(intent.new_id)
-        self.unfinished = None
+        if left:
+            raise CompactionBlocked(left[0])
 
-    def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> None:
-        """Move entries. `moved` has three rows: ledger ids, entry ids, positions in the new log."""
+    def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> list[str]:
+        """Move entries, except those of ledgers whose index cannot be read; return the errors of these.
+
+        `moved` has three rows: ledger ids, entry ids, positions in the new log.
+        """
         ledger_ids, entry_ids, positions = moved
         groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
-        groups = [group for group in groups if self._store.index.has(group[0])]
+        left = []
         for first in range(0, len(groups), _LEDGERS_PER_MOVE):
             with self._store.writing:
                 updates = []
                 for ledger_id, rows in groups[first : first + _LEDGERS_PER_MOVE]:
-                    rows = rows[np.argsort(entry_ids[rows], kind="stable")]
-                    stored = stored_positions(index, ledger_id, entry_ids[rows])
-                    rows = rows[self._is_replaced(intent, ledger_id, entry_ids[rows], stored)]
-                    updates.append(LedgerUpdate(ledger_id, None, entry_ids[rows], positions[rows]))
+                    try:
+                        with _blocked_by_disk():
+                            rows = self._replaced_rows(intent, ledger_id, entry_ids, rows, index)
+                    except CompactionBlocked as blocked:
+                        left.append(str(blocked))
+                    else:
+                        updates.append(LedgerUpdate(ledger_id, None, entry_ids[rows], positions[rows]))
                 self._store.move(updates)
+        return left
+
+    def _replaced_rows(
+        self, intent: Intent, ledger_id: int, entry_ids: np.ndarray, rows: np.ndarray, index: IndexView
+    ) -> np.ndarray:
+        """Return those rows of a ledger whose positions are replaced, in the order of their entry ids."""
+        if not self._store.index.has(ledger_id):
+            return rows[:0]
+        rows = rows[np.argsort(entry_ids[rows], kind="stable")]
+        stored = stored_positions(index, ledger_id, entry_ids[rows])
+        return rows[self._is_replaced(intent, ledger_id, entry_ids[rows], stored)]
 
     def _is_replaced(self, intent: Intent, ledger_id: int, entry_ids: np.ndarray, stored: np.ndarray) -> np.ndarray:
         """Return which stored positions are replaced by those in the new log, bool each.
@@ -288,9 +329,15 @@ class Compactor:
         self._files.sync_directory(os.path.dirname(path))
 
     def forget_intent(self) -> None:
-        """Do the end of step 4."""
-        self._files.remove(self._intent_path)
-        self._files.sync_directory(os.path.dirname(self._intent_path))
+        """Do the end of step 4. If its disk takes no writes, the intent stays."""
+        try:
+            if self._files.exists(self._intent_path):
+                self._files.remove(self._intent_path)
+                self._files.sync_directory(os.path.dirname(self._intent_path))
+        except OSError as error:
+            if not refuses_writes(error):
+                raise
+            logger.warning("%s stays until the next compaction or the next start: %s", self._intent_path, error)
 
     # ---- after a crash ----
 
@@ -303,19 +350,33 @@ class Compactor:
             OSError: a file could not be read or written; the store must not be used.
             StorageDamaged: the intent is of a later version.
         """
+        try:
+            intent = self._read_intent()
+        except OSError as error:
+            if not is_disk_failure(error) or len(self._directories) == 1:
+                raise
+            # It may name the temporary file of a copy, so that these stay, too.
+            return [f"{self._intent_path} cannot be read ({error.strerror}): a later start finishes the compaction"]
         notices = []
-        intent = self._read_intent()
         if intent is not None:
             try:
                 self._finish_again(intent)
             except StorageDamaged as error:
                 # Positions may point into both logs, so both stay.
-                self.unfinished = None
                 notices.append(f"the compaction of entry log {intent.old_id:x} could not be finished: {error}")
+            except CompactionBlocked as blocked:
+                notices.append(f"a later start finishes the compaction of entry log {intent.old_id:x}: {blocked}")
+                return notices
             if self.unfinished is not None:
                 # As while serving. Nothing is removed, because the new log may still have its temporary name.
                 notices.append(f"entry log {intent.old_id:x} stays beside its copy until there is space for the index")
                 return notices
+        self._remove_copies()
+        self.forget_intent()
+        return notices
+
+    def _remove_copies(self) -> None:
+        """Remove the files of compactions without an intent."""
         for directory in self._directories:
             try:
                 unfinished = [name for name in self._files.names(directory) if name.endswith(SUFFIX)]
@@ -325,9 +386,6 @@ class Compactor:
                 # The start continues without the data of this disk; the copies wait for a later start.
                 if not is_disk_failure(error):
                     raise
-        if self._files.exists(self._intent_path):
-            self.forget_intent()
-        return notices
 
     def _read_intent(self) -> Intent | None:
         if not self._files.exists(self._intent_path):
@@ -339,11 +397,12 @@ class Compactor:
 
     def _finish_again(self, intent: Intent) -> None:
         logs = self._store.logs
-        path = logs.path(intent.new_id) or logs.file_path(intent.new_id, SUFFIX)
-        if not self._files.exists(path):
-            raise StorageDamaged(f"the new log {path} is missing")
-        # A process that was killed leaves files and names that exist, but are not durable yet.
-        self._sync(path)
+        with _blocked_by_disk():
+            path = logs.path(intent.new_id) or logs.file_path(intent.new_id, SUFFIX)
+            if not self._files.exists(path):
+                raise StorageDamaged(f"the new log {path} is missing")
+            # A process that was killed leaves files and names that exist, but are not durable yet.
+            self._sync(path)
         try:
             self.finish(intent, _without_limits)
         except OSError as error:
@@ -352,7 +411,12 @@ class Compactor:
             return
         # The old log may already be removed.
         self._store.forget_log(intent.old_id)
-        self.remove(intent.old_id)
+        try:
+            self.remove(intent.old_id)
+        except OSError as error:
+            # Nothing points to it. Garbage collection finds it after the next start.
+            if not is_disk_failure(error):
+                raise
 
     def _sync(self, path: str) -> None:
         file = self._files.open(path)
@@ -380,6 +444,28 @@ class Compactor:
         finally:
             file.close()
             index.close()
+
+
+@contextlib.contextmanager
+def _blocked_by_disk() -> Iterator[None]:
+    """Turn the failure of a disk into CompactionBlocked."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_failure(error):
+            raise
+        raise CompactionBlocked(f"{error.filename}: {error.strerror}") from error
+
+
+def _blocked_scan(scan: LogScan) -> Iterator[LogWindow]:
+    """Yield the windows of a log. Raises CompactionBlocked if its disk fails."""
+    windows = iter(scan)
+    while True:
+        with _blocked_by_disk():
+            window = next(windows, None)
+        if window is None:
+            return
+        yield window
 
 
 def _without_limits(entries: int, size: int) -> None:

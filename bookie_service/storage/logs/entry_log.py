@@ -37,7 +37,11 @@ class StoredLogs:
     files: ReadOnlyFiles
 
     def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories of all ledger directories."""
+        """`directories`: the `current` directories of all ledger directories.
+
+        Raises:
+            StorageDamaged: two directories have a log with the same id.
+        """
         self.files = files
         self._directories = directories
         self._paths: dict[int, str] = {}
@@ -52,7 +56,14 @@ class StoredLogs:
             for name in self._names(directory):
                 log_id = log_format.parse_file_name(name)
                 if log_id is not None:
-                    self._paths[log_id] = os.path.join(directory, name)
+                    path = os.path.join(directory, name)
+                    if log_id in self._paths:
+                        raise StorageDamaged(
+                            f"entry log {log_id:x} is in two ledger directories, {self._paths[log_id]} and {path}, and "
+                            "entries are read from one of them: move the one away that does not belong there. If they "
+                            "differ, `bkspark dump entry-log` shows what each holds"
+                        )
+                    self._paths[log_id] = path
                     self._last_id = max(self._last_id, log_id)
             self._last_id = max(self._last_id, self._noted_id(directory))
 
