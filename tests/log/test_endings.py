@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, LedgerClosed, LedgerFenced, MetadataError, VersionPublished
-from bkspark.log import Log, Position, SegmentFacts, SegmentOwner
+from bkspark.log import Log, Position, SegmentFacts, SegmentOwner, expiry, reading
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
@@ -293,3 +294,71 @@ async def test_sweep_continues_after_a_list_that_another_sweep_has_finished(worl
     assert world.deleted == [2, 3]
     assert (await world.store.snapshot("x")).head.condemned == ()
     assert await world.nodes("condemned") == []
+
+
+def test_writer_deletes_what_its_logs_retention_does_not_keep(tmp_path, monkeypatch):
+    monkeypatch.setattr(expiry, "INTERVAL_S", 0.0)
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("x")
+        await log.create()
+        await log.set_retention(bytes=1)
+        await publish(log, numbers(0, 5), numbers(5, 10))
+        before = set(await ledgers(client))
+        async with await log.open_for_writing(**ONE) as writer:
+            for _ in range(3):
+                await writer.append(b"x")
+                await writer.roll()
+        assert before.isdisjoint(await ledgers(client))
+        assert set(await read_all(log)) == {b"x"}
+
+    run_on_one(tmp_path, test)
+
+
+def test_registration_of_a_reader_ends_as_many_seconds_later_as_it_asked_for(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        cluster.store.now_ms = 5_000
+        log = cluster.client().log("x")
+        await log.create()
+        await log.register_consumer("reader", expiry_s=2.5)
+        (state,) = await log.consumers()
+        assert state.expires == datetime.fromtimestamp(7.5, UTC)
+
+    run_on_one(tmp_path, test)
+
+
+def test_place_before_the_logs_start_is_its_start_and_small_batches_are_small(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        await log.create()
+        await publish(log, numbers(0, 5), numbers(5, 10))
+        sizes = [len(batch) async for batch in log.read(batch_bytes=1)]
+        assert sum(sizes) == 10
+        assert max(sizes) < 5
+        second = (await (await log.snapshot()).ledgers())[1]
+        await log.truncate(Position(1, second.ledger_id, 0))
+        snapshot = await log.snapshot()
+        assert snapshot.first_ordinal == 1
+        assert await reading.at_place(log._open_listed, snapshot, (0, 3)) == snapshot.start
+
+    run_on_one(tmp_path, test)
+
+
+def test_epoch_of_ledgers_alone_is_published(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        await log.create()
+        writer = await log.create_attempt(SegmentOwner("query", "q", 0, 0, 0), OPTIONS)
+        await writer.append_many(numbers(0, 3))
+        closed = await writer.close()
+        output = Output((SegmentFacts(writer.ledger_id, closed.last_entry, closed.length),))
+        assert await EpochCommitter(log, "q", OPTIONS, LIMITS).append([output], ("q", 0))
+        assert await read_all(log) == numbers(0, 3)
+
+    run_on_one(tmp_path, test)
+
+
+def test_quorums_of_a_logs_ledgers_are_those_of_a_ledger():
+    with pytest.raises(ConfigurationError, match="E >= Qw >= Qa >= 1"):
+        LedgerOptions(2, 3, 2)

@@ -282,3 +282,24 @@ def test_unpublished_ledgers_of_an_owner_are_discarded_in_the_logs_that_are_name
         assert await ledger_ids(client) == {made["b", 1], made["c", 0], made["c", 1]}
 
     run_on_one(tmp_path, test)
+
+
+def test_job_that_cannot_be_published_leaves_no_ledger(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        logs = await make(client, *NAMES)
+        assert await logs[0].publish([], publisher=("p", 1)) is not None
+        writer = await logs[0].create_attempt(JOB, OPTIONS)
+        await writer.append(b"x")
+        closed = await writer.close()
+        facts = SegmentFacts(writer.ledger_id, closed.last_entry, closed.length)
+        await logs[0].publish([facts], publisher=("p", 2))
+        before = await ledger_ids(client)
+        for is_overwrite in (False, True):
+            with pytest.raises(VersionPublished):
+                await committer(client).publish_whole(
+                    [rows("a", "1"), rows("b", "2")], Publisher("p", 2), JOB, is_overwrite=is_overwrite
+                )
+            assert await ledger_ids(client) == before
+
+    run_on_one(tmp_path, test)
