@@ -10,12 +10,16 @@ import pytest
 
 from bkspark.metadata.bookie_plans import BookiePlans
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
+from bookie_service.cluster import ledger_metadata_view
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.peers import ClusterPeers
 from bookie_service.cluster.plan_follower import PlanFollower, _now_ms
 from bookie_service.cluster.registration import Registration
+from tests.bookie.test_ledger_metadata_view import US, metadata, with_cluster
 from tests.bookie.test_registration import ADDRESS, ID, Bench, run
 from tests.polling import until
 
@@ -71,3 +75,24 @@ def test_part_that_never_started_can_be_stopped() -> None:
 def test_plans_end_by_whole_milliseconds_since_1970(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 7_999_999)
     assert _now_ms() == 7
+
+
+def test_each_ledger_of_a_bookie_is_listed_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_metadata_view, "_READS_AT_ONCE", 2)
+
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        for ledger_id in range(7):
+            await ledgers.create(metadata(US), ledger_id=ledger_id)
+        assert await metadata_view.ledgers_on_bookie() == list(range(7))
+
+    with_cluster(test)
+
+
+def test_facts_are_known_of_ledger_0_and_of_no_negative_one() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        await ledgers.create(metadata(US), ledger_id=0)
+        assert await metadata_view.facts(0) is not None
+        assert await metadata_view.facts(1) is None
+        assert await metadata_view.facts(-1) is None
+
+    with_cluster(test)
