@@ -23,6 +23,7 @@ from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import count_leading, scan_frames
 from bkspark.wire.layout import ENTRY_BYTES_MIN
+from bkspark.wire.status import Status
 from bookie_service.engine import containment
 from bookie_service.network.request_stream import RequestStream
 from bookie_service.network.v2_requests import V2RequestStream
@@ -192,6 +193,8 @@ def _answers_are_frames(served: tuple[BookieTwin, list[_Peer]]) -> None:
             body = peer.answers[start:end]
             if body[:1] == bytes((v3.FIRST_BYTE,)):
                 v3.decode_response(body)
+            elif body[0] != v2.VERSION:
+                assert int.from_bytes(body[4:8], "big", signed=True) == v2.code_of(Status.EBADVERSION)
             elif body[1:2] != bytes((v2.AUTH,)):
                 v2.decode_replies(_framed(body), scan_frames(_framed(body), len(body) + 4))
     twin.settle()

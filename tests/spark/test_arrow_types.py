@@ -111,6 +111,30 @@ def test_an_entry_of_which_a_part_would_be_lost_is_malformed(payload: bytes, rea
     assert rows_of(payload, MalformedMode.PERMISSIVE) == [None, 7]
 
 
+def rows_without_data(rows: int, column: str = "other") -> bytes:
+    """Return an entry of rows for which it has no byte: its only column is all null."""
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({column: pa.nulls(rows)})
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("rows", [(1 << 20) + 1, 1 << 30])
+@pytest.mark.parametrize("column", ["c", "other"])
+def test_an_entry_that_claims_more_rows_than_it_has_bits_is_malformed(rows: int, column: str) -> None:
+    """Columns that are absent or all null take memory when they are read: 8 GiB here."""
+    payload = rows_without_data(rows, column)
+    assert len(payload) < 1000
+    with pytest.raises(MalformedPayload, match=f"it claims {rows} rows of 1 columns, and has 0 bytes of data"):
+        rows_of(payload, MalformedMode.FAILFAST)
+    assert rows_of(payload, MalformedMode.DROPMALFORMED) == [7]
+
+
+def test_an_entry_of_nulls_alone_is_read() -> None:
+    assert rows_of(rows_without_data(10_000, "c"), MalformedMode.FAILFAST) == [None] * 10_000 + [7]
+
+
 def test_an_entry_without_the_mark_of_the_end_is_read() -> None:
     assert rows_of(entry(pa.array([1]))[:-8], MalformedMode.FAILFAST) == [1, 7]
 

@@ -32,6 +32,10 @@ SAVING_MIN = 0.1
 """The share of an entry's bytes that compression must save; otherwise the next entries are not compressed."""
 ENTRIES_PASSED_OVER = 15
 """Entries that are not compressed after one that compression did not make smaller; then the next one is tried."""
+ROWS_MAX = 1 << 20
+"""Rows of an entry that has less than a bit of data for each, because its columns are all null, or absent."""
+CELLS_MAX = 1 << 26
+"""Rows of such an entry times columns of the read: absent columns become nulls in memory."""
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 WHOLE_BITS_IN_DOUBLE = 32
 """Whole numbers up to this width are exact as a double."""
@@ -83,6 +87,7 @@ class ArrowDecoder(Decoder):
             raise ValueError(f"{rest} bytes follow its Arrow stream, and an entry is one stream")
         # Offsets inside the payload come from the writer; unchecked, they may lead out of the buffer.
         table.validate(full=True)
+        _check_rows(table, len(self.schema))
         if is_whole:
             self._check_names(table.schema.names)
         if not len(self.schema):
@@ -107,6 +112,13 @@ class ArrowDecoder(Decoder):
         if self._corrupt_index >= 0 and count:
             columns[self._corrupt_index] = self.corrupt_column([payload])
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def _check_rows(table: pa.Table, columns: int) -> None:
+    """Raise ValueError for rows that the entry only claims: a few bytes can name 2^62 rows without data."""
+    rows, bits = table.num_rows, 8 * table.nbytes
+    if rows > bits and (rows > ROWS_MAX or rows * columns > CELLS_MAX):
+        raise ValueError(f"it claims {rows} rows of {columns} columns, and has {table.nbytes} bytes of data")
 
 
 def _rows_without_columns(count: int) -> pa.Table:
