@@ -374,19 +374,19 @@ MUTANTS = (
     _collect("last entry not moved", "B6: a position into the removed log stays", collecting.last_move_missing),
     _collect("first entry not copied", "B6: a live entry counts as dead", collecting.first_row_not_copied),
     _collect("ledger missing in the map", "S23, #4607: a log with live entries counts as dead", collecting.short_map),
-    _collect("few live bytes are none", "B8: a log goes that has live entries", collecting.nearly_dead_is_dead),
+    _collect("few live bytes are none", "B8: a log goes that has live entries", collecting.nearly_dead_is_dead, 9),
     Mutant(
         "open log collected",
         "a flush goes on in a file that was removed",
         collecting.open_log_collected,
         directed.collect_open_log,
     ),
-    _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof),
+    _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof, 21),
     _collect(
         "lagging server believed",
         "Z6: a ledger that a server does not know yet is dropped",
         collecting.never_caught_up,
-        4,
+        11,
     ),
     Mutant(
         "direct reads of a lagging server",

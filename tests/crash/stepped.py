@@ -187,6 +187,8 @@ class Checkpoints:
         self._loop = loop
         self._queue: deque[Checkpoint] = deque()
         self._is_at_work = False
+        self.has_stalled = False
+        """Whether a disk was late in the last one that was to advance the marks, so that it did not."""
         self.bookie: Bookie
 
     @property
@@ -213,8 +215,11 @@ class Checkpoints:
         checkpoint = self._queue[0]
         journals = [journal.thread for journal in self._journals]
         self._is_at_work = True
+        advances = checkpoint.flush.advances_checkpoint
         try:
             checkpoint_steps.carry_out(checkpoint, self._store, self._marks, journals)
+            if advances:
+                self.has_stalled = not checkpoint.flush.advances_checkpoint
         except JournalFailed as failed:
             self._loop.post(self._loop.fail, failed.error)
         except OSError as error:
