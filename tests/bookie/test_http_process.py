@@ -251,6 +251,7 @@ def test_changes_are_checked_and_secrets_are_not_shown(uri: str, tmp_path: Path)
         assert answer(port, gc, "PUT", {"forceMajor": False, "forceMinor": True}) == (
             f"Triggered GC on BookieServer: {child.id}"
         )
+        wait_until(lambda: child.log_text().count("collect garbage, with a minor compaction") == 1, "the first pass")
         for wanted, audited in (
             ({"forceMajor": False}, "with a minor compaction"),
             ({"forceMinor": False}, "with a major compaction"),
