@@ -190,7 +190,7 @@ async def _subscriptions(planner: TopicPlanner) -> AsyncIterator[Row]:
 async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscription) -> Row:
     mark = found.cursor.mark_delete
     begin = view.normal(max(view.start, Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)))
-    behind = view.extents.amount(begin, view.readable)
+    unread = view.extents.amount(begin, view.readable)
     taken = _acknowledged_after(view, found.cursor)
     return {
         "topic": str(view.name),
@@ -199,9 +199,9 @@ async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscript
         "mark_delete_ledger": mark.ledger_id,
         "mark_delete_entry": mark.entry_id,
         "acknowledged_after": taken.entries,
-        "backlog_entries": max(0, behind.entries - taken.entries),
-        "backlog_bytes": max(0, behind.octets - taken.octets),
-        "oldest_unacknowledged": await _published(planner, begin) if behind.entries else None,
+        "backlog_entries": max(0, unread.entries - taken.entries),
+        "backlog_bytes": max(0, unread.octets - taken.octets),
+        "oldest_unacknowledged": await _published(planner, begin) if unread.entries else None,
     }
 
 

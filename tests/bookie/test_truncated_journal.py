@@ -101,9 +101,9 @@ def test_reused_file_keeps_its_length(tmp_path: Path) -> None:
     content = newest.read_bytes()
     newest.write_bytes(content[: ends[-1]])
     mark = JournalPosition(journal.end.file_id, FILE_HEADER_BYTES)
-    if len(content) > ends[-1]:
-        with pytest.raises(StorageDamaged, match="it was truncated"):
-            replayed(tmp_path, mark)
+    assert len(content) > ends[-1]
+    with pytest.raises(StorageDamaged, match="it was truncated"):
+        replayed(tmp_path, mark)
     newest.write_bytes(content)
     replayed(tmp_path, mark)
 

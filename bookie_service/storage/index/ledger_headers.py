@@ -158,6 +158,7 @@ class LedgerHeadersWriter(LedgerHeaders):
     ) -> None:
         """`rows_beside`: see `IndexManifestWriter`. Raises StorageDamaged and OSError as `LedgerHeaders`."""
         super().__init__(files, directories, known.headers, places)
+        self._files = files
         self._known = known
         self._rows_beside = rows_beside
         self._noted_generation = None if known.headers is None else known.headers[0]
@@ -203,7 +204,7 @@ class LedgerHeadersWriter(LedgerHeaders):
 
     def keep(self) -> None:
         """Write the headers to another directory if their disk fails. Raises OSError if they stay where they are."""
-        if self._file.is_out_of_reach(self._log.files):
+        if self._file.is_out_of_reach(self._files):
             self._write([], is_replaced=True)
             self._note()
 

@@ -16,7 +16,7 @@ class PlacedLog:
 
     def __init__(self, files: LocalFiles, file: PlacedFile, *, is_whole: bool) -> None:
         """`is_whole`: the file exists and records may follow its last byte. Otherwise the first write replaces it."""
-        self.files = files
+        self._files = files
         self._file = file
         self.end = 0
         """The offset of the next record; 0: the file must be replaced. Changed by `write`."""
@@ -51,11 +51,11 @@ class PlacedLog:
                     raise
                 is_refused = True
         self.end = 0
-        self.end = len(self._file.replace(self.files, encode, elsewhere=is_refused))
+        self.end = len(self._file.replace(self._files, encode, elsewhere=is_refused))
         return True
 
     def _append(self, record: bytes) -> None:
-        with contextlib.closing(self.files.open(self._file.path)) as opened:
+        with contextlib.closing(self._files.open(self._file.path)) as opened:
             opened.write([record], self.end)
             opened.sync_data()
         self.end += len(record)
