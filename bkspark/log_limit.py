@@ -110,7 +110,7 @@ class LogLimiter(logging.Filter):
             for kind in self._kinds.values():
                 if kind.left_out and now - kind.since >= _SUMMARY_S and self._all.has_room(now):
                     self._all.take(1.0)
-                    self._tell(kind, now)
+                    self._summarise(kind, now)
 
     def finish(self) -> None:
         """Write summaries of all lines that were left out, because the process ends."""
@@ -118,9 +118,9 @@ class LogLimiter(logging.Filter):
             now = self._clock()
             for kind in self._kinds.values():
                 if kind.left_out:
-                    self._tell(kind, now)
+                    self._summarise(kind, now)
 
-    def _tell(self, kind: _Kind, now: float) -> None:
+    def _summarise(self, kind: _Kind, now: float) -> None:
         last = kind.last
         assert last is not None
         text = "%d more lines like this one were left out in %.0f s: %s"

@@ -62,7 +62,7 @@ async def serving(
         yield
     finally:
         server.close()
-        # A socket that its disk does not let go of is recognized by the next start, and by clients, as a dead one.
+        # If the disk does not remove the socket, the next start and clients find that no process answers there.
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, NAME))
         for task in tasks:

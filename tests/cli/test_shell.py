@@ -248,16 +248,23 @@ class HostedBookie:
         return self.child.ask_registry(known)
 
 
+@pytest.fixture
+def own_name() -> str:
+    """The name of 127.0.0.1."""
+    name = socket.getfqdn("127.0.0.1")
+    if name == "127.0.0.1":
+        pytest.skip("this host has no name for 127.0.0.1")
+    return name
+
+
 @pytest.mark.cluster
 def test_stopped_bookie_is_named_by_its_host_name_and_serves_what_it_has(
+    own_name: str,
     zookeeper: ZooKeeperProcess,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    name = socket.getfqdn("127.0.0.1")
-    if name == "127.0.0.1":
-        pytest.skip("this host has no name for 127.0.0.1")
     bookie = HostedBookie(zookeeper, tmp_path)
     child, shell = bookie.child, Shell(monkeypatch, capfd, "-conf", str(bookie.file))
     with child.running(bookie.file), Client(child.uri) as client:
@@ -265,7 +272,7 @@ def test_stopped_bookie_is_named_by_its_host_name_and_serves_what_it_has(
             writer.append(b"entry")
         bookie.set(useHostNameAsBookieID="true")
         assert "the bookie runs" in shell("updatecookie -b hostname", 255)
-    old, child.id = child.id, f"{name}:{child.port}"
+    old, child.id = child.id, f"{own_name}:{child.port}"
     assert "neither ip nor hostname" in shell("updatecookie -b nonsense", 255)
     assert "does not fit useHostNameAsBookieID" in shell("updatecookie -b ip", 255)
     assert "must be given" in shell("updatecookie", 255)
@@ -283,20 +290,18 @@ def test_stopped_bookie_is_named_by_its_host_name_and_serves_what_it_has(
 
 @pytest.mark.cluster
 def test_naming_a_bookie_by_its_host_continues_after_an_interruption(
+    own_name: str,
     zookeeper: ZooKeeperProcess,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    name = socket.getfqdn("127.0.0.1")
-    if name == "127.0.0.1":
-        pytest.skip("this host has no name for 127.0.0.1")
     bookie = HostedBookie(zookeeper, tmp_path)
     shell = Shell(monkeypatch, capfd, "-conf", str(bookie.file))
     with bookie.child.running(bookie.file):
         pass
     bookie.set(useHostNameAsBookieID="true")
-    new = f"{name}:{bookie.child.port}"
+    new = f"{own_name}:{bookie.child.port}"
     stamp = bookie.child.directory / "ledgers" / "current" / "VERSION"
     stamp.write_bytes(stamp.read_bytes().replace(bookie.child.id.encode(), new.encode()))
     shell("updatecookie -b hostname")
