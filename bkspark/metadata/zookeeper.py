@@ -225,18 +225,26 @@ class ZooKeeperTree(Tree):
     # ---- calls ----
 
     async def _call(
-        self, what: str, path: str, start: Callable[[], Any], data_bytes: int = 0, *, is_read: bool = False
+        self,
+        what: str,
+        path: str,
+        start: Callable[[], Any],
+        data_bytes: int = 0,
+        *,
+        is_read: bool = False,
+        convert: Callable[[Any], Any] | None = None,
     ) -> Any:
         """Run one of kazoo's asynchronous calls, which sends `data_bytes` of data, and translate its outcome.
 
         A read whose connection is lost is repeated within the same time limit: it changes nothing. Only the caller
-        knows how to determine whether a write took effect.
+        knows how to determine whether a write took effect. `convert` gets the value on kazoo's thread, and what it
+        returns is returned.
         """
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 for losses_left in reversed(range(READ_TRIES_MAX if is_read else 1)):
                     try:
-                        return await self._call_once(start)
+                        return await self._call_once(start, convert)
                     except kazoo_errors.ConnectionLoss:
                         if not losses_left:
                             raise
@@ -253,21 +261,27 @@ class ZooKeeperTree(Tree):
                 ) from None
             raise self._translated(error, what, path) from None
 
-    async def _call_once(self, start: Callable[[], Any]) -> Any:
+    async def _call_once(self, start: Callable[[], Any], convert: Callable[[Any], Any] | None) -> Any:
         outcome: asyncio.Future[Any] = self._loop.create_future()
 
-        def settle(result: Any) -> None:
+        def settle(value: Any, error: BaseException | None) -> None:
             if outcome.done():
                 return
-            if result.exception is not None:
-                outcome.set_exception(result.exception)
+            if error is not None:
+                outcome.set_exception(error)
             else:
-                outcome.set_result(result.value)
+                outcome.set_result(value)
+
+        def on_result(result: Any) -> None:
+            value, error = result.value, result.exception
+            if error is None and convert is not None:
+                value = convert(value)
+            self._on_loop(settle, value, error)
 
         await self._connected.wait()
         if self._is_closed:
             raise SessionExpired(f"the session at ZooKeeper {self._address} is closed")
-        start().rawlink(lambda result: self._on_loop(settle, result))
+        start().rawlink(on_result)
         return await outcome
 
     def _translated(self, error: Exception, what: str, path: str) -> MetadataError:
@@ -317,9 +331,11 @@ class ZooKeeperTree(Tree):
         return None if stat is None else _stat(stat)
 
     async def children(self, path: str) -> list[str]:
-        return sorted(
-            await self._call("the listing", path, lambda: self._client.get_children_async(path), is_read=True)
+        # Sorting 10,000 names takes 1.4 ms, in which the event loop would answer no client.
+        names: list[str] = await self._call(
+            "the listing", path, lambda: self._client.get_children_async(path), is_read=True, convert=sorted
         )
+        return names
 
     async def create(
         self,
