@@ -20,9 +20,11 @@ SAME, WIDTH_ONLY, NOTHING = 0xFF, 0x80, 0x00
 
 _VARINT_BYTES_MAX = 10
 _VARINT, _BYTES = 0, 2
+_SHIFTS = np.arange(0, 70, 7, dtype=np.uint64)
+"""By how many bits each byte of a varint counts."""
 _WIDTH_LIMITS = np.array([1 << (7 * width) for width in range(1, 9)], np.int64)
 """From the i-th on a number takes more than i + 1 bytes; from 2**63 on, and below 0, ten."""
-_LOOK_FRAMES = 32
+_LOOK_FRAMES = 64
 _LOOK_MORE = 32
 """Frames in the first comparison of a run, and the factor for each further one: short runs cost little, and long ones
 need few comparisons."""
@@ -119,44 +121,55 @@ def run_of(
         fits = table.ends[some] - table.starts[some] == size
         is_equal = bool(fits.all())
         starts = table.starts[some] if is_equal else table.starts[some][: int(np.argmin(fits))]
-        agrees = ((_rows_at(octets, starts, size)[:, compared] & mask) == wanted).all(axis=1)
-        count += len(starts) if agrees.all() else int(np.argmin(agrees))
+        rows = _rows_at(octets, starts, size)
+        agrees = ((rows[:, compared] & mask) == wanted).all(axis=1)
+        agreeing = len(starts) if agrees.all() else int(np.argmin(agrees))
+        if not count:
+            found = rows[:agreeing]  # Most runs end here.
+        count += agreeing
         goes_on = is_equal and count == some.stop - first
         look *= _LOOK_MORE
     starts = table.starts[first : first + count]
-    return _rows_at(octets, starts, size), starts
+    return found if len(found) == count else _rows_at(octets, starts, size), starts
 
 
 def _rows_at(octets: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
     if len(starts) > 1 and equal_step(starts) == size + LENGTH_BYTES:
-        return np.lib.stride_tricks.as_strided(
-            octets[int(starts[0]) :], (len(starts), size), (size + LENGTH_BYTES, 1), writeable=False
-        )
+        rows = np.ndarray((len(starts), size), np.uint8, octets.data, starts.item(0), (size + LENGTH_BYTES, 1))
+        rows.flags.writeable = False
+        return rows
     return octets[starts[:, None] + np.arange(size)]
 
 
 def values_in(rows: np.ndarray, span: tuple[int, int]) -> np.ndarray:
     """Return the numbers whose varints are in columns `span` of the rows, int64."""
-    values = np.zeros(len(rows), np.uint64)
-    for index, column in enumerate(range(*span)):
-        values |= (rows[:, column] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * index)
-    return values.view(np.int64)
+    start, end = span
+    sevens = (rows[:, start:end] & np.uint8(0x7F)).astype(np.uint64) << _SHIFTS[: end - start]
+    return np.bitwise_or.reduce(sevens, axis=1).view(np.int64)
 
 
 def widths(values: np.ndarray) -> np.ndarray:
     """Return how many bytes the varint of each int64 takes; one number where that is the same for all."""
+    if len(values) == 1:
+        return np.array([len(varint(values.item(0)))])
     low, high = int(values.min()), int(values.max())
     if low >= 0 and len(varint(low)) == len(varint(high)):
         return np.array([len(varint(low))])
     return np.where(values < 0, _VARINT_BYTES_MAX, 1 + np.searchsorted(_WIDTH_LIMITS, values, side="right"))
 
 
-def equal_widths(numbers: Sequence[np.ndarray], *same: np.ndarray) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield pieces in which the varints of each column have one width, and `same` columns one value; and the widths."""
-    columns = [widths(column) for column in numbers]
-    count = len(numbers[0])
+def equal_widths(numbers: Sequence[np.ndarray]) -> Iterator[tuple[slice, tuple[int, ...]]]:
+    """Yield pieces in which the varints of each column have one width, and the widths; see `equal_pieces`."""
+    return equal_pieces(len(numbers[0]), [widths(column) for column in numbers])
+
+
+def equal_pieces(count: int, columns: Sequence[np.ndarray]) -> Iterator[tuple[slice, tuple[int, ...]]]:
+    """Yield pieces of `count` rows in which each column has one number, and these numbers.
+
+    `columns`: a number for each row, or one number for all rows.
+    """
     differs = np.zeros(max(0, count - 1), bool)
-    for column in (*columns, *same):
+    for column in columns:
         if len(column) > 1:
             differs |= column[1:] != column[:-1]
     edges = [0, *(np.flatnonzero(differs) + 1).tolist(), count]
@@ -180,19 +193,19 @@ def rows_of(count: int, *pieces: bytes | np.ndarray | tuple[np.ndarray, int]) ->
             template += piece
         elif isinstance(piece, np.ndarray):
             template += bytes(piece.shape[1])
-            columns += ((at + index, piece[:, index]) for index in range(piece.shape[1]))
-        elif (piece[0] == piece[0][0]).all():
+            columns.append((at, piece))
+        elif len(piece[0]) == 1 or (piece[0][0] == piece[0][-1] and (piece[0] == piece[0][0]).all()):
             template += varint(piece[0].item(0))
         else:
-            values, width = piece[0].view(np.uint64), piece[1]
+            values, width = piece
+            octets = (values.view(np.uint64)[:, None] >> _SHIFTS[:width]).astype(np.uint8) | np.uint8(0x80)
+            octets[:, -1] &= 0x7F
             template += bytes(width)
-            for index in range(width):
-                more = 0x80 if index < width - 1 else 0
-                columns.append((at + index, (values >> np.uint64(7 * index)).astype(np.uint8) & 0x7F | more))
+            columns.append((at, octets))
     rows = np.empty((count, len(template)), np.uint8)
     rows[:] = np.frombuffer(template, np.uint8)
-    for at, column in columns:
-        rows[:, at] = column
+    for at, octets in columns:
+        rows[:, at : at + octets.shape[1]] = octets
     return rows
 
 

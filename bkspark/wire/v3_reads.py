@@ -30,6 +30,7 @@ from bkspark.wire.v3_fields import (
     NotOfTheForm,
     Walk,
     big_endian,
+    equal_pieces,
     equal_widths,
     fields,
     rows_of,
@@ -136,26 +137,30 @@ def encode_read_responses(
     txn_ids: int64, one for each; ledger_ids, max_lacs: one for each, or one for all; None: no LAC is known or wanted.
     """
     entry_ids, sizes = entries.entry_ids, entries.sizes
+    if (sizes == sizes[0]).all():
+        sizes = sizes[:1]
     lacs = _NO_LACS if max_lacs is None else max_lacs
-    lac_bytes = 0 if max_lacs is None else 1 + widths(max_lacs)
-    read_bytes = len(_READ_FRONT) + widths(ledger_ids) + 1 + widths(entry_ids) + 1 + widths(sizes) + sizes + lac_bytes
+    ledger_widths, entry_widths, size_widths, lac_widths = map(widths, (ledger_ids, entry_ids, sizes, lacs))
+    lac_bytes = 0 if max_lacs is None else 1 + lac_widths
+    read_bytes = len(_READ_FRONT) + ledger_widths + 1 + entry_widths + 1 + size_widths + sizes + lac_bytes
+    columns = (widths(txn_ids), ledger_widths, entry_widths, size_widths, widths(read_bytes), lac_widths)
     parts = []
-    for rows, each in equal_widths((txn_ids, ledger_ids, entry_ids, sizes, read_bytes, lacs)):
+    for rows, each in equal_pieces(len(txn_ids), columns):
         txn_width, ledger_width, entry_width, size_width, read_width, lac_width = each
         head = len(_HEAD) + 1 + txn_width
         fronts = rows_of(
             rows.stop - rows.start,
-            big_endian(2 + head + 2 + len(_TAG) + read_width + read_bytes[rows]),
+            big_endian(2 + head + 2 + len(_TAG) + read_width + _some(read_bytes, rows)),
             bytes((FIRST_BYTE, head)) + _HEAD + b"\x18",
             (txn_ids[rows], txn_width),
             b"\x10\x00" + _TAG,
-            (read_bytes[rows], read_width),
+            (_some(read_bytes, rows), read_width),
             _READ_FRONT,
             (_some(ledger_ids, rows), ledger_width),
             b"\x18",
             (entry_ids[rows], entry_width),
             b"\x22",
-            (sizes[rows], size_width),
+            (_some(sizes, rows), size_width),
         )
         some_lacs = _some(lacs, rows)
         tails = NO_TAILS if max_lacs is None else rows_of(len(some_lacs), b"\x28", (some_lacs, lac_width))
