@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.warm_python import warm_python
 from tests.spark_settings import INTERPRETED, SHORT_JVM, spark_home
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ SETTINGS = {
 """The time zone is an unusual one, so that a timestamp which passes through local time is noticed."""
 
 
-def session(folder: Path) -> SparkSession:
-    """Return a local session that keeps its files in `folder`."""
+def session(folder: Path, python: str = sys.executable) -> SparkSession:
+    """Return a local session that keeps its files in `folder` and starts `python` for its Python processes."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     os.environ["SPARK_HOME"] = str(spark_home(folder))
     builder = SparkSession.builder.master(f"local[{CORES}, 2]").appName("tests")
     for key, value in SETTINGS.items():
@@ -68,14 +69,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores; a failed task is tried a second time."""
-    spark = session(tmp_path_factory.mktemp("spark"))
-    gateway = spark.sparkContext._gateway
-    yield spark
-    spark.stop()
-    gateway.shutdown()
-    # The JVM ends with its standard input.
-    gateway.proc.stdin.close()
-    gateway.proc.wait(120)
+    folder = tmp_path_factory.mktemp("spark")
+    with warm_python(folder) as python:
+        spark = session(folder, python)
+        # Programs that tests start have an interpreter as users have it.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        gateway = spark.sparkContext._gateway
+        yield spark
+        spark.stop()
+        gateway.shutdown()
+        # The JVM ends with its standard input.
+        gateway.proc.stdin.close()
+        gateway.proc.wait(120)
 
 
 class Table:
