@@ -164,6 +164,20 @@ def test_requests_that_came_together_are_answered_each_by_its_own_ledger() -> No
     assert found == expected
 
 
+@pytest.mark.parametrize("first", ["mine", "theirs"])
+def test_long_run_of_requests_is_judged_ledger_by_ledger(first: str) -> None:
+    """More than are looked at together at first, with the verdict that changes far behind the first one."""
+    second = "theirs" if first == "mine" else "mine"
+    bookie = AuthorizedBookie(f"{ALL_RIGHTS}\n{MINE}", Metadata([facts(1, first), facts(2, first), facts(3, second)]))
+    root = bookie.connect(ROOT)
+    assert set(statuses(bookie.ask(root, b"".join(adds(ledger_id, 0, [b"x"]) for ledger_id in (1, 2, 3))))) == {0}
+    asked = [1 + number % 2 for number in range(150)] + [3] + [1 + number % 2 for number in range(150)]
+    replies = v2_replies(bookie.ask(bookie.connect(USER), reads(*asked), turns=200))
+    found = sorted(zip(replies.ledger_ids.tolist(), replies.statuses.tolist()))
+    status = {"mine": Status.EOK, "theirs": Status.EUA}
+    assert found == [(1, status[first])] * 150 + [(2, status[first])] * 150 + [(3, status[second])]
+
+
 def v2_replies(answer: bytes) -> v2.Replies:
     return v2.decode_replies(answer, scan_frames(answer, len(answer)))
 
@@ -236,11 +250,17 @@ def test_reader_of_everything_needs_no_look_up() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     bookie = bookie_with(*range(100), limits=AuthorizationLimits(ledgers_max=16, connection_ledgers_max=8))
     peer = bookie.connect(USER)
+    (rights,) = bookie.authorization._connections.values()
+    remembered = []
     for ledger_id in range(100):
         assert statuses(bookie.ask(peer, adds(ledger_id, 0, [b"x"]))) == [Status.EOK]
-    (rights,) = bookie.authorization._connections.values()
-    assert len(rights._facts) == len(rights._rights) <= 8
-    assert len(bookie.authorization._facts) <= 16
+        assert len(rights._facts) == len(rights._rights)
+        assert ledger_id in rights._facts
+        remembered.append((len(rights._facts), len(bookie.authorization._facts)))
+    # At its limit a connection forgets all ledgers, and the bookie the oldest quarter.
+    assert [mine for mine, _ in remembered] == [1 + number % 8 for number in range(100)]
+    assert [all_ for _, all_ in remembered] == [*range(1, 17), *[13 + number % 4 for number in range(84)]]
+    assert 99 in bookie.authorization._facts
     # Forgotten ledgers are looked up again.
     assert statuses(bookie.ask(peer, adds(0, 1, [b"x"]))) == [Status.EOK]
 
