@@ -244,7 +244,24 @@ def test_run_of_many_new_ledgers_is_looked_up_a_few_at_once_and_served_whole() -
 def test_reader_of_everything_needs_no_look_up() -> None:
     bookie = bookie_with(rules="* read *")
     assert statuses(bookie.ask(bookie.connect(ANONYMOUS), reads(5))) == [Status.ENOLEDGER]
+    assert statuses(bookie.ask(bookie.connect(ANONYMOUS), reads(5, 6, 7))) == [Status.ENOLEDGER] * 3
     assert not bookie.metadata.asked
+
+
+def test_right_to_write_everything_does_not_give_a_connection_ledgers_that_do_not_exist() -> None:
+    """The rights that a connection begins with, before it has proved anything."""
+    bookie = bookie_with(rules="* read,write,fence *")
+    peer = bookie.connect(ANONYMOUS)
+    assert statuses(bookie.ask(peer, adds(7, 0, [b"x"]))) == [Status.EUA]
+    assert bookie.metadata.asked == [7]
+
+
+def test_ledgers_of_a_run_that_are_known_are_not_looked_up_again() -> None:
+    bookie = bookie_with(1, 2, 3)
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+    assert statuses(bookie.ask(peer, reads(2, 1, 3, 2, 1), turns=40)).count(Status.EOK) == 2
+    assert sorted(bookie.metadata.asked) == [1, 2, 3]
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -311,6 +328,7 @@ def test_long_poll_that_may_still_wait_goes_on_when_the_rules_change() -> None:
     assert bookie.ask(reader, poll(1, 5)) == b""
     bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read id:1")
     assert bookie.ask(reader, b"") == b""
+    assert not bookie.refused
     bookie.served.loop.now += 61
     assert statuses(bookie.ask(reader, b"")) == [Status.EOK]
 
