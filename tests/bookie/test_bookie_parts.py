@@ -17,6 +17,8 @@ from bookie_service.storage.ledgers.opening import open_storage
 from tests.bookie.test_changes import KEY, Client, add, entry
 from tests.bookie.test_durable_steps import restarted, twin_of
 from tests.bookie.test_flush_steps import logs_with_a_map
+from tests.bookie.test_waiting_polls import Client as PollingClient
+from tests.bookie.test_waiting_polls import Poll
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import AtHand, AtOnce, BookieTwin
@@ -97,3 +99,23 @@ def test_start_says_which_directory_cannot_be_read() -> None:
     again = BookieTwin(disk, twin.setup, twin.history.after_crash())
     assert [each for each in again.notices if each.startswith("/ledgers1/current cannot be read")]
     assert again.read(4, 0)[2] == entry(4, 0)
+
+
+def test_bookie_without_metrics_records_no_times() -> None:
+    twin = twin_of()
+    assert not twin.bookie.times.is_on
+    assert add(twin, *((4, entry_id) for entry_id in range(5))) == [Status.EOK] * 5
+    assert add(twin, (4, 5)) == [Status.EOK]
+    twin.bookie.times.fold()
+    assert twin.bookie.times.journal_adds[0].count(0) == 0
+
+
+def test_client_whose_long_poll_waits_is_owed_an_answer() -> None:
+    twin = twin_of()
+    assert add(twin, (4, 0)) == [Status.EOK]
+    client, other = PollingClient(), PollingClient()
+    assert not twin.bookie.owes(client)
+    assert twin.bookie.long_polls.wait(Poll(client, 4, 0), 60.0)
+    assert (twin.bookie.owes(client), twin.bookie.owes(other)) == (True, False)
+    twin.bookie.forget(client)
+    assert not twin.bookie.owes(client)

@@ -15,6 +15,7 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import NO_JOURNAL, JournalPosition
+from bookie_service.storage.io.disk_threads import DiskThreads
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread, JournalFailed, Marks, carry_out
 from tests.bookie.faulty_files import FaultyFiles
 
@@ -90,6 +91,24 @@ def test_directory_that_takes_no_mark_does_not_hold_the_others_up(directories: l
     files.fault = None
     assert [Marks(files, [it]).read(0) for it in directories] == [HIGH, LOW, HIGH]
     assert Marks(files, directories).read(0) == HIGH
+
+
+def test_directory_that_is_busy_is_left_out_and_gets_the_next_mark(directories: list[str]) -> None:
+    threads = DiskThreads(directories, stall_s=0.0)
+    threads.waits = False
+    marks = Marks(FaultyFiles(), directories, threads)
+    held: Future[None] = Future()
+    threads.run({1: held.result})
+    marks.write([LOW])
+    threads.wait_for_any([0])
+    assert Marks(FaultyFiles(), directories[:1]).read(0) == LOW
+    held.set_result(None)
+    threads.settle()
+    assert Marks(FaultyFiles(), directories[1:2]).read(0) is None
+    marks.write([HIGH])
+    threads.settle()
+    threads.stop()
+    assert [Marks(FaultyFiles(), [each]).read(0) for each in directories] == [HIGH] * 3
 
 
 def test_mark_that_no_directory_takes_is_an_error(directories: list[str]) -> None:

@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from rocksdict import Options, Rdict
 
 from bkspark.errors import ConfigurationError, StorageDamaged
 from bookie_service.formats.entry_log import parse_file_name
@@ -19,7 +20,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.settings.configuration import configure
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.io.files import File, LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.base import StoreOptions
@@ -263,6 +264,25 @@ def test_the_simulated_key_value_store_behaves_as_rocksdb_does(tmp_path: Path, s
         assert real == model
     for store in stores:
         store.close()
+
+
+def test_key_value_store_that_is_only_read_needs_no_file_after_it_was_opened(tmp_path: Path) -> None:
+    """The links to its files are gone by then, and the bookie that uses it may remove files."""
+    options = Options(raw_mode=True)
+    options.set_disable_auto_compactions(True)
+    database = Rdict(str(tmp_path), options)
+    names = [b"%03d" % number for number in range(60)]
+    for name in names:
+        database[name] = b"x"
+        database.flush(True)
+    database.close()
+    store = ReadOnlyFiles().open_key_values(str(tmp_path), KeyValueOptions(open_files_max=1))
+    tables = list(tmp_path.glob("*.sst"))
+    assert len(tables) == len(names)
+    for table in tables:
+        table.unlink()
+    assert store.get(names) == [b"x"] * len(names)
+    store.close()
 
 
 # ---- the read-ahead cache ----

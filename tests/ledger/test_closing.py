@@ -62,15 +62,16 @@ class World:
         return (await ledgers.read(self.writer.ledger_id)).metadata
 
 
-def play(test: Callable[[World], Awaitable[None]], close_timeout_s: float = 30.0) -> None:
+def play(test: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    """Run a test with a writer that has these options."""
     cluster = Cluster(Random(5), 5)
 
     async def call() -> None:
         await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
         for bookie in cluster.bookies:
             await bookie.start()
-        tree, options = HeldTree(cluster), WriterOptions(close_timeout_s=close_timeout_s)
-        async with Client(URI, tree=tree, writer=options) as client:
+        tree, writing = HeldTree(cluster), WriterOptions(**{"close_timeout_s": 30.0, **options})
+        async with Client(URI, tree=tree, writer=writing) as client:
             writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=1)
             await test(World(cluster, tree, writer))
 

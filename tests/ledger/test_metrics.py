@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from urllib.request import urlopen
 
@@ -10,8 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bkspark import metrics
 from bkspark.blocking import Client
-from bkspark.errors import BookKeeperError, NoSuchLedger
+from bkspark.core.writer_options import WriterOptions
+from bkspark.errors import BookKeeperError, ClientClosed, NoSuchLedger
 from tests.cluster import Cluster
+from tests.ledger.holders import FOR_EVER_S, PATIENT, Holder, register, with_bookies
+from tests.ledger.hostile import HostileBookie, World
 
 
 @pytest.fixture
@@ -78,6 +82,25 @@ def test_nothing_is_counted_while_metrics_are_off(cluster: Cluster) -> None:
     with Client(cluster.uri) as client, client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
         writer.append(b"one")
     assert metrics.text() == ""
+
+
+def test_entries_that_were_sent_together_count_when_the_last_one_is_acknowledged(counting: None) -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        await register(world, bookie)
+        client = world.client(net=PATIENT, writer=WriterOptions(add_timeout_s=FOR_EVER_S))
+        writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        done = await writer.submit([b"0", b"1"])
+        while writer.last_entry < 0:
+            await asyncio.sleep(0.001)
+        assert (count("append"), count("append", "false")) == (0, 0)
+        writer.abandon()
+        with pytest.raises(ClientClosed):
+            await done
+        while not count("append", "false"):
+            await asyncio.sleep(0)
+        assert count("append") == 0
+
+    with_bookies(Holder(hears=lambda asked: asked.entry_id != 1))(test)
 
 
 def test_a_program_serves_them(counting: None) -> None:

@@ -164,6 +164,20 @@ def test_requests_that_came_together_are_answered_each_by_its_own_ledger() -> No
     assert found == expected
 
 
+@pytest.mark.parametrize("first", ["mine", "theirs"])
+def test_long_run_of_requests_is_judged_ledger_by_ledger(first: str) -> None:
+    """More than are looked at together at first, with the verdict that changes far behind the first one."""
+    second = "theirs" if first == "mine" else "mine"
+    bookie = AuthorizedBookie(f"{ALL_RIGHTS}\n{MINE}", Metadata([facts(1, first), facts(2, first), facts(3, second)]))
+    root = bookie.connect(ROOT)
+    assert set(statuses(bookie.ask(root, b"".join(adds(ledger_id, 0, [b"x"]) for ledger_id in (1, 2, 3))))) == {0}
+    asked = [1 + number % 2 for number in range(150)] + [3] + [1 + number % 2 for number in range(150)]
+    replies = v2_replies(bookie.ask(bookie.connect(USER), reads(*asked), turns=200))
+    found = sorted(zip(replies.ledger_ids.tolist(), replies.statuses.tolist()))
+    status = {"mine": Status.EOK, "theirs": Status.EUA}
+    assert found == [(1, status[first])] * 150 + [(2, status[first])] * 150 + [(3, status[second])]
+
+
 def v2_replies(answer: bytes) -> v2.Replies:
     return v2.decode_replies(answer, scan_frames(answer, len(answer)))
 
@@ -230,17 +244,40 @@ def test_run_of_many_new_ledgers_is_looked_up_a_few_at_once_and_served_whole() -
 def test_reader_of_everything_needs_no_look_up() -> None:
     bookie = bookie_with(rules="* read *")
     assert statuses(bookie.ask(bookie.connect(ANONYMOUS), reads(5))) == [Status.ENOLEDGER]
+    assert statuses(bookie.ask(bookie.connect(ANONYMOUS), reads(5, 6, 7))) == [Status.ENOLEDGER] * 3
     assert not bookie.metadata.asked
+
+
+def test_right_to_write_everything_does_not_give_a_connection_ledgers_that_do_not_exist() -> None:
+    """The rights that a connection begins with, before it has proved anything."""
+    bookie = bookie_with(rules="* read,write,fence *")
+    peer = bookie.connect(ANONYMOUS)
+    assert statuses(bookie.ask(peer, adds(7, 0, [b"x"]))) == [Status.EUA]
+    assert bookie.metadata.asked == [7]
+
+
+def test_ledgers_of_a_run_that_are_known_are_not_looked_up_again() -> None:
+    bookie = bookie_with(1, 2, 3)
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+    assert statuses(bookie.ask(peer, reads(2, 1, 3, 2, 1), turns=40)).count(Status.EOK) == 2
+    assert sorted(bookie.metadata.asked) == [1, 2, 3]
 
 
 def test_what_is_remembered_is_bounded() -> None:
     bookie = bookie_with(*range(100), limits=AuthorizationLimits(ledgers_max=16, connection_ledgers_max=8))
     peer = bookie.connect(USER)
+    (rights,) = bookie.authorization._connections.values()
+    remembered = []
     for ledger_id in range(100):
         assert statuses(bookie.ask(peer, adds(ledger_id, 0, [b"x"]))) == [Status.EOK]
-    (rights,) = bookie.authorization._connections.values()
-    assert len(rights._facts) == len(rights._rights) <= 8
-    assert len(bookie.authorization._facts) <= 16
+        assert len(rights._facts) == len(rights._rights)
+        assert ledger_id in rights._facts
+        remembered.append((len(rights._facts), len(bookie.authorization._facts)))
+    # At its limit a connection forgets all ledgers, and the bookie the oldest quarter.
+    assert [mine for mine, _ in remembered] == [1 + number % 8 for number in range(100)]
+    assert [all_ for _, all_ in remembered] == [*range(1, 17), *[13 + number % 4 for number in range(84)]]
+    assert 99 in bookie.authorization._facts
     # Forgotten ledgers are looked up again.
     assert statuses(bookie.ask(peer, adds(0, 1, [b"x"]))) == [Status.EOK]
 
@@ -291,6 +328,7 @@ def test_long_poll_that_may_still_wait_goes_on_when_the_rules_change() -> None:
     assert bookie.ask(reader, poll(1, 5)) == b""
     bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read id:1")
     assert bookie.ask(reader, b"") == b""
+    assert not bookie.refused
     bookie.served.loop.now += 61
     assert statuses(bookie.ask(reader, b"")) == [Status.EOK]
 

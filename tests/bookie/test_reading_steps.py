@@ -1,0 +1,323 @@
+"""Single steps of readings: what one turn answers, in which pieces, what is counted, and what an error leaves."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
+from bkspark.wire.status import Status
+from bookie_service.engine.pacing import pause_s
+from bookie_service.engine.reads import ReadOptions, Reads, View
+from bookie_service.engine.turns import ENDLESS, Turn
+from bookie_service.metrics.requests import READ_ENTRY, RequestTimes
+from bookie_service.network.v2_batch_read import BatchRead
+from bookie_service.storage.ledgers.interface import Ledger
+from tests.bookie import test_readings
+from tests.bookie.test_readings import (
+    BAD_END,
+    DENSE,
+    KEY,
+    LARGE,
+    SPARSE,
+    UNKNOWN,
+    Bench,
+    Peer,
+    check_v3,
+    entry,
+    v2_answer,
+    v2_expected,
+    v2_reads,
+    v3_reads,
+)
+from tests.crash.twins import BookieTwin
+
+twin = test_readings.twin
+HELD = (DENSE, 20), (DENSE, 21), (SPARSE, 20)
+"""Entries that are in the write cache."""
+
+
+def turn_of(requests: int) -> Turn:
+    return Turn(lambda: 0.0, requests, 1.0)
+
+
+def answers(peer: Peer) -> list[tuple[int, int, int]]:
+    """Return (ledger id, entry id, status) of each V2 reply."""
+    return [v2_answer(frame)[:3] for frame in peer.frames()]
+
+
+def failing(read: Callable[..., Any], error: Exception, when: Callable[..., bool]) -> Callable[..., Any]:
+    """Return a method of the storage that fails for some arguments."""
+
+    def call(*arguments: Any) -> Any:
+        if when(*arguments):
+            raise error
+        return read(*arguments)
+
+    return call
+
+
+# ---- turns ----
+
+
+def test_turn_that_is_over_answers_nothing_and_the_requests_wait_for_the_next(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, (UNKNOWN, 0)), turn_of(0))
+    assert (peer.sent, bench.reads.waiting) == (b"", 1)
+    bench.step()
+    assert (answers(peer), bench.reads.waiting) == ([(UNKNOWN, 0, Status.ENOLEDGER)], 0)
+
+
+def test_turn_ends_after_the_look_that_uses_it_up(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, (DENSE, 20), (UNKNOWN, 0), (SPARSE, 20))
+    assert not bench.reads.answer(reading, turn_of(1))
+    assert answers(peer) == [(DENSE, 20, 0), (SPARSE, 20, 0)]
+    assert bench.reads.answer(reading, turn_of(1))
+    assert answers(peer)[2:] == [(UNKNOWN, 0, Status.ENOLEDGER)]
+
+
+def test_answers_for_absent_ledgers_cost_a_fraction_of_a_request(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    assert bench.reads.answer(v2_reads(peer, *((UNKNOWN + number, 0) for number in range(40))), turn_of(4))
+    assert {status for _, _, status in answers(peer)} == {Status.ENOLEDGER}
+    assert len(peer.frames()) == 40
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_absent_ledgers_among_others_are_found_whatever_their_order(twin: BookieTwin, seed: int) -> None:
+    choice = random.Random(seed)
+    present = {UNKNOWN + number for number in choice.sample(range(60), 12)}
+    for ledger_id in present:
+        twin.store.create_ledger(ledger_id, KEY)
+    bench, peer = Bench(twin), Peer()
+    asked = [(UNKNOWN + choice.randrange(60), choice.randrange(2)) for _ in range(100)]
+    reading = v2_reads(peer, *asked)
+    while len(reading):
+        bench.reads.answer(reading, turn_of(choice.choice([1, 3, 100])))
+    status = {True: Status.ENOENTRY, False: Status.ENOLEDGER}
+    assert sorted(answers(peer)) == sorted((*each, status[each[0] in present]) for each in asked)
+
+
+def test_requests_of_ledgers_that_alternate_are_found_by_one_look(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, (SPARSE, 20), (DENSE, 20), (SPARSE, 20), (DENSE, 21)))
+    assert answers(peer) == [(DENSE, 20, 0), (DENSE, 21, 0), (SPARSE, 20, 0), (SPARSE, 20, 0)]
+    assert bench.view.reads == 1
+    bench.reads.enqueue(v2_reads(peer, (DENSE, 22), (DENSE, 23)))
+    assert bench.view.reads == 2
+
+
+def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=1)), Peer()
+    sent: list[int] = []
+    send = peer.send
+    peer.send = lambda parts: (sent.append(sum(map(len, parts))), send(parts))[1]  # type: ignore[method-assign]
+    bench.reads.enqueue(v2_reads(peer, *((DENSE, entry_id) for entry_id in range(20, 26))))
+    assert answers(peer) == [(DENSE, entry_id, 0) for entry_id in range(20, 26)]
+    assert len(sent) == 6
+
+
+# ---- what waits ----
+
+
+def test_requests_that_wait_are_copied_out_of_the_receive_buffer(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, (LARGE, 0), (LARGE, 1))
+    ledgers, entries = reading.ledger_ids, reading.entry_ids
+    assert bench.reads.answer(reading, ENDLESS)
+    ledgers[:], entries[:] = UNKNOWN, 77
+    bench.finish()
+    assert [v2_answer(frame) for frame in peer.frames()] == [v2_expected(LARGE, 0), v2_expected(LARGE, 1)]
+
+
+def test_requests_that_wait_keep_their_transactions_when_those_behind_them_are_refused(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin, options=ReadOptions(waiting_max=3)), Peer()
+    assert bench.reads.refused == 0
+    asked = [(LARGE, entry_id % 4) for entry_id in range(5)]
+    bench.reads.enqueue(v3_reads(peer, 70, *asked))
+    bench.finish()
+    responses = {it.header.txnId: it for it in (protocol.Response.FromString(frame[4:]) for frame in peer.frames())}
+    assert sorted(responses) == list(range(70, 75))
+    for number, response in sorted(responses.items()):
+        is_refused = number >= 73
+        assert response.status == (v3.code_of(Status.ETOOMANYREQUESTS) if is_refused else protocol.EOK)
+        assert response.readResponse.entryId == asked[number - 70][1]
+    assert bench.reads.refused == 2
+
+
+def test_nothing_waits_any_more_for_a_connection_that_is_closed(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, (LARGE, 0), (DENSE, 0)))
+    assert bench.reads.waiting == 2
+    peer.close()
+    bench.finish()
+    assert (bench.reads.waiting, peer.sent) == (0, b"")
+
+
+def test_connection_that_is_closed_by_an_answer_gets_no_other(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=1)), Peer()
+    send = peer.send
+
+    def send_and_close(parts: Any) -> None:
+        send(parts)
+        peer.is_open = False
+
+    peer.send = send_and_close  # type: ignore[method-assign]
+    bench.reads.enqueue(v2_reads(peer, (LARGE, 0), (LARGE, 1), (LARGE, 2)))
+    bench.finish()
+    assert answers(peer) == [(LARGE, 0, 0)]
+    assert bench.reads.waiting == 0
+
+
+# ---- LACs ----
+
+
+def test_each_of_several_ledgers_is_answered_with_its_own_lac(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v3_reads(peer, 70, *HELD))
+    for frame in peer.frames():
+        check_v3(frame, HELD[protocol.Response.FromString(frame[4:]).header.txnId - 70])
+    assert (len(peer.frames()), bench.view.reads) == (3, 1)
+
+
+def test_lac_of_a_damaged_last_entry_is_that_which_is_known_from_the_first_answer_on(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v3_reads(peer, 70, (BAD_END, 0)))
+    bench.finish()
+    (frame,) = peer.frames()
+    assert protocol.Response.FromString(frame[4:]).readResponse.maxLAC == -1
+
+
+def test_entry_is_read_with_the_lac_that_is_known_where_the_disk_of_the_last_entry_fails(
+    twin: BookieTwin, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = twin.store.ledger(LARGE)
+    error = OSError(5, "Input/output error")
+    twin.store.read = failing(  # type: ignore[method-assign]
+        twin.store.read, error, lambda asked, first_entry, *_: first_entry == ledger.last_entry
+    )
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v3_reads(peer, 70, (LARGE, 0)))
+    bench.finish()
+    (frame,) = peer.frames()
+    response = protocol.Response.FromString(frame[4:])
+    assert (response.status, response.readResponse.maxLAC) == (protocol.EOK, -1)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+# ---- errors ----
+
+
+def test_disk_that_fails_is_no_defect_of_the_bookie(twin: BookieTwin, caplog: pytest.LogCaptureFixture) -> None:
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
+    bench.fail_one()
+    assert answers(peer) == [(LARGE, 0, Status.EIO)]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("failed", [DENSE, SPARSE, 101])
+def test_ledger_that_cannot_be_looked_up_is_an_error_for_its_own_requests_alone(twin: BookieTwin, failed: int) -> None:
+    twin.store.create_ledger(101, KEY)
+    error = OSError(5, "Input/output error")
+    twin.store.ledger = failing(twin.store.ledger, error, lambda ledger_id: ledger_id == failed)  # type: ignore[method-assign]
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, (DENSE, 20), (SPARSE, 20), (SPARSE, 20), (101, 0), (DENSE, 21)))
+    status = {DENSE: Status.EOK, SPARSE: Status.EOK, 101: Status.ENOENTRY, failed: Status.EIO}
+    expected = [(DENSE, 20), (DENSE, 21), (SPARSE, 20), (SPARSE, 20), (101, 0)]
+    assert sorted(answers(peer)) == sorted((*each, status[each[0]]) for each in expected)
+    for frame in peer.frames():
+        ledger_id, entry_id, found, body = v2_answer(frame)
+        assert body == (entry(ledger_id, entry_id) if found == Status.EOK else b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_defect"), [(OSError(5, "Input/output error"), False), (ValueError("a defect"), True)], ids=str
+)
+def test_look_at_several_ledgers_that_fails_is_repeated_for_each_and_a_defect_is_logged(
+    twin: BookieTwin, caplog: pytest.LogCaptureFixture, error: Exception, is_defect: bool
+) -> None:
+    def several(ledgers: Sequence[Ledger], *_: object) -> bool:
+        return len(ledgers) > 1
+
+    twin.store.read_each = failing(twin.store.read_each, error, several)  # type: ignore[method-assign]
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, *HELD))
+    assert answers(peer) == [(*each, Status.EOK) for each in HELD]
+    assert [record.exc_info is not None for record in caplog.records] == [True] * is_defect
+
+
+def test_request_with_an_unexpected_error_is_answered_once(twin: BookieTwin) -> None:
+    twin.store.read = failing(twin.store.read, ValueError("a defect"), lambda *_: True)  # type: ignore[method-assign]
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(BatchRead(peer, DENSE, 20, 9, 1, 5000))
+    (frame,) = peer.frames()
+    assert struct.unpack_from(">i", frame, 8) == (Status.EIO,)
+
+
+# ---- what is counted ----
+
+
+def test_view_counts_looks_entries_bytes_and_misses(twin: BookieTwin) -> None:
+    bench = Bench(twin)
+    view, ledger = bench.view, twin.store.ledger(DENSE)
+
+    def counted() -> tuple[int, int, int, int]:
+        return view.reads, view.entries_read, view.bytes_read, view.misses
+
+    assert counted() == (0, 0, 0, 0)
+    size = 4 + len(entry(DENSE, 20))
+    assert view.read(ledger, 20, 1, 0, None)
+    assert counted() == (1, 1, size, 0)
+    assert view.read(ledger, 21, 2, 1000, None)
+    sizes = size + sum(4 + len(entry(DENSE, entry_id)) for entry_id in (21, 22))
+    assert counted() == (2, 3, sizes, 0)
+    view.read_each([ledger], [2], np.array([20, 23]), 1000, None)
+    sizes += sum(4 + len(entry(DENSE, entry_id)) for entry_id in (20, 23))
+    assert counted() == (3, 5, sizes, 0)
+    peer = Peer()
+    bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
+    bench.reads.enqueue(v2_reads(peer, (LARGE, 0), (LARGE, 1)))
+    assert counted() == (5, 5, sizes, 2)
+
+
+def test_times_of_reads_begin_when_they_were_received_and_say_how_many_failed(twin: BookieTwin) -> None:
+    now_ns = 5_000_000_000
+    times = RequestTimes(lambda: now_ns)
+    bench = Bench(twin)
+    view = View(twin.store, twin.disks.known_space, ReadOptions())
+    reads = Reads(view, bench._fetch, bench.turns, lambda: None, times)
+    peer = Peer()
+    reads.enqueue(v2_reads(peer, *HELD))
+    reads.enqueue(v2_reads(peer, (DENSE, 20), (SPARSE, 9), (SPARSE, 10)))
+    times.fold()
+    assert (times.succeeded.count(READ_ENTRY), times.failed.count(READ_ENTRY)) == (4, 2)
+    # None was received earlier than it was answered.
+    assert (times.succeeded.sum(READ_ENTRY), times.failed.sum(READ_ENTRY)) == (0, 0)
+    times.received_ns = now_ns
+    reads.enqueue(v2_reads(peer, (LARGE, 0)))
+    now_ns += 3_000_000
+    bench.fetch_one()
+    times.fold()
+    assert times.read_stages.count(1) == 1
+    assert times.read_stages.sum(1) == times.succeeded.sum(READ_ENTRY) == 3000
+
+
+# ---- pace ----
+
+
+@pytest.mark.parametrize(
+    ("done", "per_second", "elapsed_s", "expected"),
+    [(10, 5, 0.5, 1.5), (10, 5, 2.0, 0.0), (10, 5, 3.0, 0.0), (10, 0, 0.0, 0.0), (1, 1, 0.0, 1.0)],
+)
+def test_background_work_pauses_until_its_rate_holds(
+    done: int, per_second: int, elapsed_s: float, expected: float
+) -> None:
+    assert pause_s(done, per_second, elapsed_s) == expected

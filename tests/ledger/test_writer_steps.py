@@ -1,0 +1,117 @@
+"""What an open writer does by itself: regular ticks, waking callers, and ending its work; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from bkspark.client import AdvancedLedgerWriter
+from bkspark.core import effects
+from bkspark.core.tail import TailLimits
+from bkspark.errors import ClientClosed
+from bkspark.ledger.tail import TailWatch
+from tests.crash.images import Loss
+from tests.ledger.holders import PATIENT, Holder, with_bookies
+from tests.ledger.hostile import HostileBookie
+from tests.ledger.hostile import World as HostileWorld
+from tests.ledger.test_after_calls import ticks
+from tests.ledger.test_closing import World, does_nothing, play
+
+LONG_S = 600.0
+"""A time that only a test that fails waits for: it is virtual."""
+
+
+def timers(function: str) -> list[asyncio.TimerHandle]:
+    scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return [timer for timer in scheduled if not timer.cancelled() and function in str(timer)]
+
+
+def test_callers_that_wait_for_room_go_on_when_bookies_answer() -> None:
+    async def test(world: World) -> None:
+        async with asyncio.timeout(LONG_S):
+            appended = await asyncio.gather(*(world.writer.append_many([b"%d" % number]) for number in range(5)))
+        assert appended == list(range(5))
+
+    play(test, pending_entries_max=1)
+
+
+def test_bookie_that_owes_an_answer_for_too_long_is_found_by_the_regular_tick() -> None:
+    async def test(world: World) -> None:
+        silent = world.ensemble[0]
+        does_nothing(silent)
+        await world.writer.append(b"0")
+        async with asyncio.timeout(LONG_S):
+            while silent in world.ensemble:
+                await asyncio.sleep(0.1)
+        assert (await world.stored()).fragments[-1].bookies == tuple(world.writer.core.slots.ensemble)
+
+    play(test, add_timeout_s=1.0)
+
+
+def test_write_of_metadata_that_is_under_way_is_given_up_with_the_writer() -> None:
+    async def test(world: World) -> None:
+        lost = world.ensemble[0]
+        does_nothing(lost)
+        world.tree.is_holding = True
+        await world.writer.append(b"0")
+        await lost.crash(next(iter(Loss)))
+        await world.tree.written.wait()
+        world.writer.abandon()
+        await asyncio.sleep(0)
+        assert world.tree.answer.cancelled()
+
+    play(test)
+
+
+def test_tick_that_the_core_asks_for_twice_comes_once_and_ends_with_the_writer() -> None:
+    async def test(world: World) -> None:
+        run = world.writer.run
+        run.perform([effects.CallAfter(10**9), effects.CallAfter(2 * 10**9)])
+        assert len(timers("WriterRun._tick_once")) == 1
+        world.writer.abandon()
+        assert ticks() == []
+
+    play(test)
+
+
+def test_entries_that_wait_for_room_when_the_writer_ends_fail_and_nothing_is_reported_later() -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def test(world: World) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        writer = AdvancedLedgerWriter(world.writer)
+        appends = [asyncio.ensure_future(writer.append(entry_id, b"x")) for entry_id in (0, 1, 2, 4)]
+        await asyncio.sleep(0.1)
+        assert world.writer.core.pending.next_entry < 3, "the window has no room for all"
+        writer.abandon()
+        for ended in await asyncio.gather(*appends, return_exceptions=True):
+            assert isinstance(ended, ClientClosed)
+
+    play(test, pending_entries_max=1)
+    gc.collect()
+    assert reported == []
+
+
+def test_tail_has_one_timer_and_none_after_its_end() -> None:
+    async def test(world: HostileWorld, bookie: HostileBookie) -> None:
+        client = world.client(net=PATIENT)
+        reader = await client.open(await world.ledger(bookie), recover=False)
+        watch = TailWatch(await client.context(), reader, TailLimits())
+        waiting = asyncio.ensure_future(watch.wait_beyond(9))
+        while not timers("TailWatch._tick"):
+            await asyncio.sleep(0)
+        for _ in range(3):
+            watch._perform([effects.CallAfter(10**12)])
+            assert len(timers("TailWatch._tick")) == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await watch.aclose()
+        assert timers("TailWatch._tick") == []
+
+    with_bookies(Holder(range(3)))(test)
