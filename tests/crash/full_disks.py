@@ -2,7 +2,7 @@
 
 `python -m tests.crash.full_disks [--seed S] [--processes P]` runs `recoveries.RichScript` and stops at every operation
 boundary, as a kill and as a power cut leave the disk. It starts a bookie there of which the first, the second, or every
-ledger directory takes nothing any more, for want of space; or the first or the second is nearly full, and still writable:
+ledger directory takes nothing any more, for want of space; or one is nearly full, and still writable:
 
 * it starts, read-only where it must; only a first start may be refused, and one without space for the key-value store;
 * all that was promised is read from it, the full directory included;
