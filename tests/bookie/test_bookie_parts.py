@@ -10,7 +10,6 @@ from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import BookieOptions
-from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.ledgers.opening import open_storage
@@ -74,9 +73,6 @@ def test_key_that_was_lost_is_that_of_the_next_adds_and_durable() -> None:
 
 def test_log_in_a_directory_that_became_full_is_complete_after_the_next_flush() -> None:
     twin = twin_of(directories=2)
-    ledgers = [f"{path}/current" for path in twin.setup.ledger_paths]
-    twin.disks = DiskWatch(SimulatedFiles(twin.disk), ledgers, ["/journal0/current"], DiskOptions())
-    with_options(twin, BookieOptions())
     assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
     twin.checkpoint()
     assert logs_with_a_map(twin) == []

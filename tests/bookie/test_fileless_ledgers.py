@@ -18,8 +18,10 @@ import pytest
 from crc32c import crc32c
 
 from bkspark.errors import ConfigurationError, StorageDamaged
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.status import Status
+from bkspark.wire.v3 import StatusCode
 from bookie_service.admin.check import BookieCheck
 from bookie_service.formats import index_files, ledger_headers
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY, LedgerHeader, encode_head, merged, relative_path
@@ -36,6 +38,8 @@ from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.folders import cut, flip
 from tests.bookie.served_process import ServedProcess
 from tests.bookie.serving import KEY, Peer, Serving, service_options, stored
+from tests.bookie.v3_peer import V3Peer
+from tests.crash.twins import lac_packet
 from tests.floods.requests import REQUESTS, UNKNOWN
 
 FENCES = 2000
@@ -279,6 +283,23 @@ def test_lost_headers_put_every_ledger_in_doubt(
             assert peer.read(HELD, 0).body == stored(HELD, 0, b"held")
     assert f"{path}" in caplog.text
     assert set(suspects) < set(Limbo(LocalFiles(), [str(current(fenced))]).ledger_ids.tolist())
+
+
+@pytest.mark.parametrize("at", [9, 20, 70], ids=["head", "its row", "the row before the last one"])
+def test_explicit_lac_whose_row_is_damaged_is_unknown_and_not_denied(tmp_path: Path, at: int) -> None:
+    """Nothing else of such a ledger is on the disk. With "no entry" from this bookie, a reader's LAC could fall."""
+    options = service_options(tmp_path)
+    with Serving(options) as serving, V3Peer(serving.port) as peer:
+        for ledger_id in (UNKNOWN, UNKNOWN + 1):
+            write = {"ledgerId": ledger_id, "lac": 3, "masterKey": KEY, "body": lac_packet(ledger_id, 3)}
+            assert peer.call(protocol.WRITE_LAC, **write).status == StatusCode.EOK
+    assert headers_file(options).stat().st_size > 100
+    flip(headers_file(options), at)
+    for _ in range(2):
+        with Serving(options, suspects=[UNKNOWN, UNKNOWN + 1]) as serving, V3Peer(serving.port) as peer:
+            for ledger_id in (UNKNOWN, UNKNOWN + 1):
+                assert peer.call(protocol.READ_LAC, ledgerId=ledger_id).status == StatusCode.EUNKNOWNLEDGERSTATE
+            assert peer.call(protocol.READ_LAC, ledgerId=UNKNOWN + 2).status == StatusCode.ENOENTRY
 
 
 def test_records_in_the_journal_of_a_ledger_whose_header_is_lost_are_kept(fenced: ServiceOptions) -> None:

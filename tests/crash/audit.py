@@ -6,9 +6,11 @@ from collections.abc import Collection
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
+from bkspark.wire.v3 import StatusCode
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
+from bookie_service.formats.index import UNKNOWN_KEY
 from tests.crash.history import NEVER, History, LedgerHistory
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.twins import BookieTwin, Known, Remembered, is_sealed, lac_packet
@@ -96,7 +98,11 @@ def _audit_ledger(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerH
         if not errors_allowed:
             raise Violation(f"ledger {ledger_id}: {error}") from error
     else:
-        _audit_header(ledger_id, ledger, known)
+        # A look at the ledger puts it into limbo if it has lost something.
+        if errors_allowed and twin.is_in_limbo(ledger_id):
+            _audit_doubt(twin, ledger_id, ledger, known)
+        else:
+            _audit_header(ledger_id, ledger, known)
     answered: dict[int, bytes] = {}
     for entry_id in [*ids, end]:
         if entry_id in answered:
@@ -128,6 +134,19 @@ def _audit_header(ledger_id: int, ledger: LedgerHistory, known: Known | None) ->
     if known.fenced and not ledger.fence_asked:
         raise Violation(f"ledger {ledger_id}: fenced, which no client asked for")
     if known.master_key != ledger.master_key:
+        raise Violation(f"ledger {ledger_id}: master key {known.master_key!r}")
+
+
+def _audit_doubt(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerHistory, known: Known | None) -> None:
+    """Audit what a bookie says of a ledger in limbo: its header may be lost, and then nothing about it is certain."""
+    if not twin.refuses_adds(ledger_id, ledger.master_key):
+        raise Violation(f"ledger {ledger_id}: in limbo, and takes an ordinary add")
+    status, packet = twin.read_lac(ledger_id)
+    if status == StatusCode.EOK:
+        _audit_lac(ledger_id, ledger, packet)
+    elif status not in (StatusCode.EUNKNOWNLEDGERSTATE, StatusCode.EIO):
+        raise Violation(f"ledger {ledger_id}: in limbo, and a read of its explicit LAC is answered {status}")
+    if known is not None and known.master_key not in (ledger.master_key, UNKNOWN_KEY):
         raise Violation(f"ledger {ledger_id}: master key {known.master_key!r}")
 
 

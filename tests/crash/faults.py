@@ -242,7 +242,8 @@ def flip_bytes(
                 _watch()
                 is_tried = True
                 counts["flips"] += 1
-                _audit_flipped(script, disk, history, path, offset, new, f"seed {seed}, {path} {offset} {name}")
+                what = f"seed {seed}, {path} {offset} {name}"
+                _audit_flipped(script, disk, history, path, offset, new, what, counts)
         counts["bytes with a fault"] += is_tried
         counts["bytes"] += ordinal % part.of == part.number
 
@@ -266,7 +267,14 @@ def misdirect_position() -> None:
 
 
 def _audit_flipped(
-    script: Script, disk: SimulatedDisk, history: History, path: str, offset: int, new: int, what: str
+    script: Script,
+    disk: SimulatedDisk,
+    history: History,
+    path: str,
+    offset: int,
+    new: int,
+    what: str,
+    counts: Counter[str],
 ) -> None:
     image = crash_image(disk, Loss.LOST, Random(0))
     inode = image.visible_files()[path]
@@ -279,7 +287,9 @@ def _audit_flipped(
         return
     except Exception as error:
         raise Violation(f"{what}: did not start: {type(error).__name__}: {error}") from error
+    counts["starts in doubt"] += twin.is_in_doubt
     try:
+        twin.begin_run(history.ledgers)
         audit(twin, history, errors_allowed=True)
     except Violation as violation:
         raise Violation(f"{what}: {violation}") from violation

@@ -2,7 +2,7 @@
 
 `python -m tests.crash.full_disks [--seed S] [--processes P]` runs `recoveries.RichScript` and stops at every operation
 boundary, as a kill and as a power cut leave the disk. It starts a bookie there of which the first, the second, or every
-ledger directory takes nothing any more, for want of space:
+ledger directory takes nothing any more, for want of space; or one is nearly full, and still writable:
 
 * it starts, read-only where it must; only a first start may be refused, and one without space for the key-value store;
 * all that was promised is read from it, the full directory included;
@@ -18,11 +18,15 @@ import argparse
 import errno
 import json
 import logging
+import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
+from bookie_service.formats.compaction import SUFFIX
+from bookie_service.storage import layout
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
@@ -31,29 +35,43 @@ from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
 from tests.crash.parallel import mapping, processor_seconds, rare_collections
 from tests.crash.recoveries import KINDS, RichScript
 from tests.crash.scripts import Script
-from tests.crash.simulated_files import os_error
+from tests.crash.simulated_files import SimulatedDisk, os_error
 from tests.crash.twins import BookieTwin
 
 _REFUSED = TAKING_SPACE - {"sync_data"}
 """What was written has its space. After a sync that fails it is unknown what is there, so that start is refused."""
 
 
+_FULL, _NEARLY_FULL = (FileSystemSpace(2, 1 << 40, free) for free in (0, 1 << 30))
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Which ledger directories take nothing, and what they say."""
+    """Which ledger directories are full, and what they say to who writes there; code 0: they still take it."""
 
     places: tuple[str, ...]
     code: int
 
+    def begin(self, disk: SimulatedDisk) -> None:
+        disk.fault = self.fault
+        disk.spaces = dict.fromkeys(self.places, _FULL if self.code else _NEARLY_FULL)
+
+    @staticmethod
+    def end(disk: SimulatedDisk) -> None:
+        disk.fault = None
+        disk.spaces = {}
+
     def fault(self, operation: str, path: str) -> OSError | None:
         is_there = any(path.startswith(place) for place in self.places)
-        return os_error(self.code, path) if is_there and operation in _REFUSED else None
+        return os_error(self.code, path) if self.code and is_there and operation in _REFUSED else None
 
 
 TROUBLES = (
     Trouble(("/ledgers0",), errno.ENOSPC),
     Trouble(("/ledgers1",), errno.ENOSPC),
     Trouble(("/ledgers0", "/ledgers1"), errno.ENOSPC),
+    Trouble(("/ledgers0",), 0),
+    Trouble(("/ledgers1",), 0),
 )
 
 
@@ -118,7 +136,8 @@ class FullStarts:
         self._seen.add(state)
         self.counts["starts"] += 1
         history = script.history.after_crash()
-        disk.fault = trouble.fault
+        before = set(disk.visible_files())
+        trouble.begin(disk)
         try:
             twin = BookieTwin(disk, script.setup, history)
         except OSError as error:
@@ -128,16 +147,16 @@ class FullStarts:
         else:
             self.counts["read-only"] += twin.disks.is_read_only
             audit(twin, history)
-            self._use(twin, random)
+            self._use(twin, trouble, before, random)
             if twin.disks.is_read_only and not _has_no_room(script, trouble):
                 raise Violation(f"read-only, though one directory has room: {twin.disks.verdict.refusal}")
-        disk.fault = None
+        trouble.end(disk)
         for again in (Loss.KEPT, Loss.LOST):
             image = crash_image(disk, again, random)
             after = history.after_crash()
             audit(reopened(image, script.setup, after), after)
 
-    def _use(self, twin: BookieTwin, random: Random) -> None:
+    def _use(self, twin: BookieTwin, trouble: Trouble, before: set[str], random: Random) -> None:
         """Add and fence, have a checkpoint tried, and get space."""
         end = 1 + max(twin.history.ledger(1).entries, default=-1)
         twin.add(1, [(end, random.randbytes(40))])
@@ -146,15 +165,30 @@ class FullStarts:
         twin.bookie.checkpoint()
         twin.settle()
         audit(twin, twin.history)
+        self._check_places(twin, trouble, before)
         if random.random() < 0.5:
             return
-        twin.disk.fault = None
+        trouble.end(twin.disk)
         twin.settle()
         twin.bookie.look_at_disks()
         if twin.disks.is_read_only:
             raise Violation(f"there is space again, and it is still read-only: {twin.disks.verdict.refusal}")
         self.counts["writable again"] += 1
         audit(twin, twin.history)
+
+    def _check_places(self, twin: BookieTwin, trouble: Trouble, before: set[str]) -> None:
+        """Raise a Violation if new entries go to a full directory although another one has room. `before`: all files at
+        the start."""
+        full = {layout.current(place) for place in trouble.places}
+        if not twin.disks.verdict.full >= full:
+            raise Violation(f"{full} are full, and are not found to be")
+        if full < set(twin.setup.current_ledger_paths):
+            new = twin.disk.visible_files().keys() - before
+            found = [path for path in new if path.endswith(".log") and os.path.dirname(path) in full]
+            # A start finishes a compaction: the log is there with its temporary name.
+            found = [path for path in found if path + SUFFIX not in before]
+            if found:
+                raise Violation(f"entries go to {found[0]}, though another directory has room")
 
 
 @dataclass(frozen=True, slots=True)

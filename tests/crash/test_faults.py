@@ -57,6 +57,14 @@ def test_damaged_byte_gives_no_wrong_bytes_and_no_false_negative(storage_class: 
     assert counts["flips"] > 50
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_damaged_header_of_a_ledger_without_entries_puts_every_ledger_in_doubt(clean: bool) -> None:
+    """This script leaves a ledger whose fence and explicit LAC are nowhere else."""
+    counts: Counter[str] = Counter()
+    flip_bytes(27, counts, Part(0.2), StorageClass.SORTED, clean=clean, files="ledgerHeaders")
+    assert counts["starts in doubt"] == counts["flips"] > 50
+
+
 def test_command_covers_every_call_and_byte_of_a_share_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "5", "--storage", "DbLedgerStorage", "--share", "0.003"]) == 0
     report = json.loads(capsys.readouterr().out)

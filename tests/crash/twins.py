@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from crc32c import crc32c
 
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.engine.bookie import Bookie
@@ -34,6 +35,8 @@ from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v2_requests import V2RequestStream
+from bookie_service.network.v3_lac_reads import LacReads
+from bookie_service.storage import layout
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.io.files import is_out_of_space, may_be_repeated
 from bookie_service.storage.journal import checkpoint as checkpoint_steps
@@ -79,6 +82,15 @@ class Setup:
     @property
     def ledger_paths(self) -> list[str]:
         return [f"/ledgers{i}" for i in range(self.ledger_directories)]
+
+    @property
+    def current_journal_paths(self) -> list[str]:
+        return [layout.current(path) for path in self.journal_paths]
+
+    @property
+    def current_ledger_paths(self) -> list[str]:
+        """The directories that the store uses."""
+        return [layout.current(path) for path in self.ledger_paths]
 
     def new_disk(self) -> SimulatedDisk:
         """Return a disk on which the operator made the configured directories."""
@@ -194,7 +206,7 @@ class BookieTwin:
             for index, journal in enumerate(self._storage.journals)
         ]
         self.checkpoints = Checkpoints(self.store, self._storage.marks, self.journals, self.loop)
-        self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
+        self.disks = DiskWatch(files, setup.current_ledger_paths, setup.current_journal_paths, DiskOptions())
         self.bookie = Bookie(
             self.store,
             [journal.thread for journal in self.journals],
@@ -214,6 +226,17 @@ class BookieTwin:
         for journal in self.journals:
             journal.bookie = self.bookie
         self._client = RecordingClient(history)
+
+    def begin_run(self, suspects: Collection[int]) -> None:
+        """Put all ledgers into limbo if something of them may be lost, as `BookieService` does before it serves.
+
+        `suspects`: the ledgers that this bookie has according to the metadata store.
+        """
+        if self.is_in_doubt:
+            self.store.limbo.begin({*self.store.index.ledger_ids().tolist(), *suspects})
+
+    def is_in_limbo(self, ledger_id: int) -> bool:
+        return ledger_id in self.store.limbo
 
     def add(
         self, ledger_id: int, entries: Sequence[tuple[int, bytes]], flags: int = 0, key: bytes | None = None
@@ -290,6 +313,13 @@ class BookieTwin:
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
+
+    def read_lac(self, ledger_id: int) -> tuple[int, bytes]:
+        """Return (status, explicit LAC packet or b"") of a READ_LAC; the status is V3's."""
+        answers = Sent()
+        self.bookie.reads.enqueue(LacReads(answers, np.zeros(1, np.int64), np.array([ledger_id])))
+        response = protocol.Response.FromString(answers.buffer[4:])
+        return response.status, response.readLacResponse.lacBody
 
     def refuses_adds(self, ledger_id: int, key: bytes) -> bool:
         """Say whether an ordinary add is refused or finds no room; only then the bookie is as before."""
@@ -421,7 +451,9 @@ class Remembered:
 
     def __init__(self, twin: BookieTwin) -> None:
         self.header = functools.cache(twin.header)
+        self.is_in_limbo = functools.cache(twin.is_in_limbo)
         self.refuses_adds = functools.cache(twin.refuses_adds)
+        self.read_lac = functools.cache(twin.read_lac)
         self.read = functools.cache(twin.read)
         self.batch_read = functools.cache(twin.batch_read)
 

@@ -150,6 +150,8 @@ class BaseLedgerStorage(ABC):
         """Ledgers of all flushes since the marks last advanced, including the current flush. Emptied by `end_flush`."""
         self._unmarked_bytes = 0
         """How many bytes those flushes wrote."""
+        self._watched: set[int] | None = None
+        """Ledgers of the flushes that began since `watch_writes`; None: they are not noted. Filled by `begin_flush`."""
         self.writing = threading.Lock()
         """Held by a thread that changes entry logs or the index."""
         # Last, because what it finds may put ledgers into limbo.
@@ -379,6 +381,8 @@ class BaseLedgerStorage(ABC):
             ledger.generation += 1
             headers.append(_header_of(ledger))
         self._unmarked.update(self._flushing.ledgers, self._changed)
+        if self._watched is not None:
+            self._watched.update(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
         self._changed.clear()
         is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
@@ -480,6 +484,19 @@ class BaseLedgerStorage(ABC):
                     found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
 
+    def watch_writes(self) -> None:
+        self._watched = set()
+
+    def end_watch(self) -> None:
+        self._watched = None
+
+    def unwritten(self, ledger_ids: Sequence[int]) -> list[int]:
+        return [each for each in ledger_ids if not self._is_written(each)]
+
+    def _is_written(self, ledger_id: int) -> bool:
+        """Return whether a ledger was written since `watch_writes`. What is not settled yet is not seen here."""
+        return self._watched is not None and ledger_id in self._watched
+
     def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
         view = self.index.view(1)
         try:
@@ -518,7 +535,7 @@ class BaseLedgerStorage(ABC):
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
         for ledger_id in ledger_ids:
-            if self._is_settled(ledger_id):
+            if self._is_settled(ledger_id) and not self._is_written(ledger_id):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
@@ -529,6 +546,10 @@ class BaseLedgerStorage(ABC):
                 self._ledgers.pop(ledger_id, None)
                 dropped.append(ledger_id)
         return dropped
+
+    def keep_prepared(self, ledger_ids: Collection[int]) -> None:
+        with self._changing_records():
+            self.index.accept(ledger_ids)
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
         left = list(ledger_ids)

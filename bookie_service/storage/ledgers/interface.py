@@ -407,6 +407,18 @@ class LedgerStorage(Protocol):
         A ledger counts as fenced if that is unknown, because its header is unreadable or it is in doubt.
         """
 
+    def watch_writes(self) -> None:
+        """Begin to note which ledgers are written: `drop` keeps these. For proofs that ledgers are deleted.
+
+        A ledger that is written after the proofs began may have been created again with the id of the deleted one.
+        """
+
+    def end_watch(self) -> None:
+        """Forget which ledgers were written since `watch_writes`."""
+
+    def unwritten(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Return those of the ledgers that were not written since `watch_writes`. For any thread."""
+
     def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
         """Read what `droppable` will need, so that it does not wait for a disk. On the collector's thread."""
 
@@ -421,10 +433,13 @@ class LedgerStorage(Protocol):
         """Release ledgers from limbo, durably. On any thread. Raises OSError if some are still in limbo."""
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Remove ledgers that are still droppable; return them. `sync_dropped` makes the removal durable.
+        """Remove ledgers that are still droppable and unwritten; return them. `sync_dropped` makes the removal durable.
 
         The entries are removed with their entry logs.
         """
+
+    def keep_prepared(self, ledger_ids: Collection[int]) -> None:
+        """Record durably that ledgers stay that `prepare_drop` was called for. On the collector's thread."""
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
         """Make the removal of ledgers durable, as far as their disks take writes. On the collector's thread."""
