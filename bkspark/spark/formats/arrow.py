@@ -29,7 +29,7 @@ from bkspark.spark.formats.arrow_limits import (
 from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
 from bkspark.spark.formats.decoding import BeyondInferredError, Decoder, MalformedMode, Rows, check_nulls
-from bkspark.spark.formats.encoding import Encoder
+from bkspark.spark.formats.encoding import Encoder, check_text
 
 _JOIN_BYTES = 512 * 1024
 _STREAM_OVERHEAD_BYTES = 64
@@ -312,14 +312,6 @@ def schema_of_first(payloads: Sequence[bytes], *, is_lenient: bool) -> pa.Schema
     return schema_of(payloads[-1 if is_lenient else 0])
 
 
-def _check_text(batch: pa.RecordBatch, column: pa.Field) -> None:
-    """Raise MalformedPayload if a string is not UTF-8, as Spark's may be: readers would refuse the whole entry."""
-    try:
-        batch.column(column.name).validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise MalformedPayload(f"column '{column.name}' cannot be read back ({error}): cast it to binary") from None
-
-
 class ArrowEncoder(Encoder):
     """Encodes a batch as entries of about `entry_bytes` each, before compression.
 
@@ -350,7 +342,7 @@ class ArrowEncoder(Encoder):
         if batch.schema != self._schema:
             batch = batch.cast(self._schema)
         for column in self._schema:
-            _check_text(batch, column)
+            check_text(batch, column)
         rows = max(1, batch.num_rows * self._entry_bytes // max(1, batch.nbytes))
         sink = pa.BufferOutputStream()
         ends = [0]
