@@ -7,7 +7,6 @@ it claims to be is shown as text or hexadecimal.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
+from bkspark.arrow_sizes import uncompressed_bytes
 from bkspark.entries import EntryBatch
 
 FORMATS = ("auto", "text", "json", "msgpack", "arrow", "hex")
@@ -132,7 +132,7 @@ def _arrow(payload: bytes) -> tuple[str, bool]:
     if payload[:4] != b"\xff\xff\xff\xff":
         raise _NotThis
     try:
-        if sum(map(_batch_bytes, pa.ipc.MessageReader.open_stream(payload))) > ARROW_BYTES_MAX:
+        if sum(map(uncompressed_bytes, pa.ipc.MessageReader.open_stream(payload))) > ARROW_BYTES_MAX:
             schema = pa.ipc.open_stream(payload).schema
             return f"{schema}\n\n(its rows are larger than {ARROW_BYTES_MAX} bytes)", True
         lines, count = [], 0
@@ -149,60 +149,6 @@ def _arrow(payload: bytes) -> tuple[str, bool]:
     except Exception:
         # pyarrow raises its own errors, and flatbuffers of hostile bytes cause struct's and Python's.
         raise _NotThis from None
-
-
-def _batch_bytes(message: Any) -> int:
-    """Return how many bytes a message's body takes uncompressed, according to its flatbuffer and buffers."""
-    body = message.body.size if message.body is not None else 0
-    if message.type != "record batch" and message.type != "dictionary":
-        return int(body)
-    data = message.metadata.to_pybytes()
-    table = _Table(data, struct.unpack_from("<I", data)[0])
-    header = table.child(2)
-    if message.type == "dictionary":
-        header = header.child(1)
-    if header.at(3) is None:
-        return int(body)
-    start, count = header.vector(2)
-    content = message.body.to_pybytes()
-    total = 0
-    for number in range(count):
-        offset, length = struct.unpack_from("<qq", data, start + 16 * number)
-        if length:
-            (claimed,) = struct.unpack_from("<q", content, offset)
-            # -1: this buffer is not compressed.
-            total += length if claimed < 0 else claimed
-    return total
-
-
-class _Table:
-    """A table of a flatbuffer. Fields have numbers."""
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self._position = position
-        self._fields = position - struct.unpack_from("<i", data, position)[0]
-
-    def at(self, field: int) -> int | None:
-        """Return where a field is; None: it is missing."""
-        size = struct.unpack_from("<H", self._data, self._fields)[0]
-        entry = 4 + 2 * field
-        offset = struct.unpack_from("<H", self._data, self._fields + entry)[0] if entry < size else 0
-        return self._position + offset if offset else None
-
-    def child(self, field: int) -> _Table:
-        at = self.at(field)
-        if at is None:
-            raise _NotThis
-        return _Table(self._data, at + struct.unpack_from("<I", self._data, at)[0])
-
-    def vector(self, field: int) -> tuple[int, int]:
-        """Return (where the items of a vector are, how many there are)."""
-        at = self.at(field)
-        if at is None:
-            return 0, 0
-        start = at + struct.unpack_from("<I", self._data, at)[0]
-        return start + 4, struct.unpack_from("<I", self._data, start)[0]
 
 
 _READERS: dict[str, Callable[[bytes], tuple[str, bool]]] = {

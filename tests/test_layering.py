@@ -38,6 +38,7 @@ UNSHOWN = (
     "secret_files",
     "changed_files",
     "one_line",
+    "arrow_sizes",
     "decimals",
     "buckets",
     "log_limit",

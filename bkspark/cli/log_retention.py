@@ -144,7 +144,7 @@ def _is_of_cluster(client: Client, name: str) -> bool:
 
 
 def consumers(arguments: argparse.Namespace) -> int:
-    """Show the registered readers of a log, or remove one."""
+    """Show the registered readers of a log, or remove one. If one cannot be read, the exit code is 1."""
     with connect(arguments) as client:
         log = client.log(arguments.log)
         if arguments.remove is not None:
@@ -154,18 +154,23 @@ def consumers(arguments: argparse.Namespace) -> int:
         found = log.consumers()
     if arguments.json:
         print_json({"log": arguments.log, "consumers": [_json(each) for each in found]})
-        return 0
-    columns = ["consumer", "lag in entries", "lag in bytes", "expires", "expired"]
-    rows = [
-        [each.name, each.entries_behind, human_bytes(each.bytes_behind), _time(each), each.is_expired] for each in found
-    ]
-    print_table(columns, rows)
-    return 0
+    else:
+        columns = ["consumer", "lag in entries", "lag in bytes", "expires", "expired"]
+        print_table(columns, [_cells(each) for each in found])
+    unreadable = [each for each in found if each.error is not None]
+    for each in unreadable:
+        progress(f"consumer {each.name}: {each.error}")
+    return 1 if unreadable else 0
 
 
 def _json(state: ConsumerState) -> dict[str, Any]:
-    return {**asdict(state), "position": state.position.to_json(), "expires": state.expires.isoformat()}
+    position = None if state.position is None else state.position.to_json()
+    expires = None if state.expires is None else state.expires.isoformat()
+    return {**asdict(state), "position": position, "expires": expires}
 
 
-def _time(state: ConsumerState) -> str:
-    return state.expires.isoformat(timespec="seconds")
+def _cells(state: ConsumerState) -> list[object]:
+    if state.expires is None or state.bytes_behind is None:
+        return [state.name, "-", "-", "-", "cannot be read"]
+    expires = state.expires.isoformat(timespec="seconds")
+    return [state.name, state.entries_behind, human_bytes(state.bytes_behind), expires, state.is_expired]

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from bkspark.errors import ConfigurationError, DataLoss, MetadataError, MetadataVersion, NoSuchNode
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    DataLoss,
+    MetadataAccessDenied,
+    MetadataError,
+    MetadataFormat,
+    MetadataVersion,
+    NoSuchNode,
+)
 from bkspark.ids import LOG_NAME_RULE
 from bkspark.ledger import arguments
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
@@ -33,15 +42,31 @@ class ConsumerStore:
         self._heads = heads
 
     async def all(self, log: str) -> list[Consumer]:
-        """Return the registered readers of a log, by name."""
+        """Return the registered readers of a log, by name. Raises as `listed` returns."""
+        found = []
+        for _, consumer in await self.listed(log):
+            if isinstance(consumer, BookKeeperError):
+                raise consumer
+            found.append(consumer)
+        return found
+
+    async def listed(self, log: str) -> list[tuple[str, Consumer | BookKeeperError]]:
+        """Return the name of each registered reader of a log, with the reader, or with the error if its node cannot be
+        read: MetadataFormat, MetadataAccessDenied, or ConfigurationError for an unusable name."""
         try:
             names = await self._heads.tree.children(f"{log_path(log)}/{CONSUMERS}")
         except NoSuchNode:
             return []
-        found: list[Consumer | None] = []
+        found: list[Consumer | BookKeeperError | None] = []
         for some in chunks(names, CALLS_AT_ONCE):
-            found += await asyncio.gather(*(self._find(log, name) for name in some))
-        return [consumer for consumer in found if consumer is not None]
+            found += await asyncio.gather(*(self._find_or_error(log, name) for name in some))
+        return [(name, consumer) for name, consumer in zip(names, found) if consumer is not None]
+
+    async def _find_or_error(self, log: str, name: str) -> Consumer | BookKeeperError | None:
+        try:
+            return await self._find(log, name)
+        except (MetadataFormat, MetadataAccessDenied, ConfigurationError) as error:
+            return error
 
     async def _find(self, log: str, name: str) -> Consumer | None:
         path = consumer_path(log, name)
@@ -168,20 +193,29 @@ def consumer_path(log: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """A registered reader and how far it lags behind the end of its log. `expires`: when its registration ends."""
+    """A registered reader and how far it lags behind the end of its log. `expires`: when its registration ends.
+
+    error: why the registration cannot be read; None if it can. All other fields but the name are None then.
+    """
 
     name: str
-    position: Position
-    entries_behind: int
-    bytes_behind: int
-    expires: datetime
-    is_expired: bool
+    position: Position | None
+    entries_behind: int | None
+    bytes_behind: int | None
+    expires: datetime | None
+    is_expired: bool | None
+    error: str | None = None
 
 
 def state_of(consumer: Consumer, behind: tuple[int, int], now_ms: int) -> ConsumerState:
     """Return the state of a registered reader. `behind`: entries and bytes between it and the end of the log."""
     expires = _EPOCH + timedelta(milliseconds=consumer.expires_ms)
     return ConsumerState(consumer.name, consumer.position, *behind, expires, consumer.is_expired(now_ms))
+
+
+def state_of_unreadable(name: str, error: BookKeeperError) -> ConsumerState:
+    """Return the state of a registered reader whose node cannot be read."""
+    return ConsumerState(name, None, None, None, None, None, str(error))
 
 
 def first_needed(consumers: Sequence[Consumer], start: Position) -> list[Position]:

@@ -16,7 +16,7 @@ from bkspark.ledger.range_reader import BATCH_BYTES
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import is_repeated
-from bkspark.log.consumers import ConsumerRegistration, ConsumerState, behind, state_of
+from bkspark.log.consumers import ConsumerRegistration, ConsumerState, behind, state_of, state_of_unreadable
 from bkspark.log.election import ELECTIONS_ROOT, Election
 from bkspark.log.expiry import Expiry, ExpiryTimer, closed_ordinals
 from bkspark.log.formats import (
@@ -250,12 +250,19 @@ class Log:
         return ConsumerRegistration(store.consumers, self._name, made)
 
     async def consumers(self) -> list[ConsumerState]:
-        """Return the registered readers of the log with their lag, by name. Raises NoSuchLog."""
+        """Return the registered readers of the log with their lag, by name. One whose registration cannot be read has
+        an `error`. Raises NoSuchLog."""
         store, snapshot = await self.store(), await self.snapshot()
-        found = await store.consumers.all(self._name)
+        found = await store.consumers.listed(self._name)
         end = await reading.latest(self._open_listed, snapshot) if found else snapshot.start
-        now_ms = store.clock_ms()
-        return [state_of(each, await behind(self._open_listed, snapshot, each.position, end), now_ms) for each in found]
+        now_ms, states = store.clock_ms(), []
+        for name, each in found:
+            if isinstance(each, BookKeeperError):
+                states.append(state_of_unreadable(name, each))
+            else:
+                lag = await behind(self._open_listed, snapshot, each.position, end)
+                states.append(state_of(each, lag, now_ms))
+        return states
 
     async def remove_consumer(self, consumer: str) -> bool:
         """End a reader's registration; return whether there was one."""

@@ -145,9 +145,14 @@ def decode_consumer(data: bytes, path: str, written_ms: int, version: int) -> Co
         numbers = [members["expiry_ms"], *members["position"]]
         if len(numbers) != 4 or any(type(each) is not int or not NO_LEDGER <= each <= ENTRY_ID_MAX for each in numbers):
             raise ValueError("its expiry or position is not of whole numbers")
+        if not 1 <= numbers[0] <= AGE_MS_MAX:
+            raise ValueError(f"its expiry is {numbers[0]} ms, not 1 to {AGE_MS_MAX}")
         if not isinstance(members["reader"], str):
             raise ValueError("its reader is not text")
     except (ValueError, TypeError, RecursionError) as error:
-        raise MetadataFormat(f"metadata node {path} is not a registered reader: {error}") from None
+        raise MetadataFormat(
+            f"metadata node {path} is not a registered reader: {error}; if no reader needs it, end its registration "
+            "with `bkspark log consumers LOG --remove NAME`"
+        ) from None
     name = path.rpartition("/")[2]
     return Consumer(name, Position(*numbers[1:]), numbers[0], members["reader"], written_ms, version)

@@ -83,8 +83,15 @@ class Messages:
         """Return those that are wanted."""
         if is_wanted.all():
             return self
+        return self._of(is_wanted)
+
+    def part(self, places: slice) -> Messages:
+        """Return the messages at some places."""
+        return self if places.start == 0 and places.stop >= len(self) else self._of(places)
+
+    def _of(self, chosen: np.ndarray | slice) -> Messages:
         names = ("entry", "batch_index", "batch_size", "starts", "ends", "single")
-        return replace(self, **{name: getattr(self, name)[is_wanted] for name in names})
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def numbers(self, of_entry: int, of_single: int) -> np.ndarray:
         """Return int64 (n,): a number of the message's own metadata, or that of its entry if it has no own one."""

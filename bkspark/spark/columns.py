@@ -75,6 +75,8 @@ RAW_NAMES = frozenset({VALUE, *_METADATA_TYPES})
 """The columns that a read of raw entries can have."""
 # Before 4.3 the time zone is not an argument: only UTC is possible.
 _HAS_TIME_ZONE = "timezone" in signature(to_arrow_schema).parameters
+CUSTOM_METADATA_BYTES_MAX = 16 << 20
+"""Bytes of a batch's column `ledger_metadata`, about: each row has all custom metadata of its ledger."""
 PRECISION_MAX = 38
 """Digits of Spark's decimals."""
 _NULL_KEYS = ("nullable", "containsNull", "valueContainsNull")
@@ -322,9 +324,10 @@ class RowAssembler:
         for rows in self._decoder.decode(entries):
             if self._unseen:
                 self._note_seen(rows, entries)
-            columns = self._with_metadata(rows, entries, read) if self._metadata else rows.columns
-            if columns:
-                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            if self._metadata:
+                yield from self._with_metadata(rows, entries, read)
+            elif rows.columns:
+                yield pa.RecordBatch.from_arrays(rows.columns, schema=self._schema)
             else:
                 # The number of rows comes from a column that is dropped again.
                 yield pa.record_batch({"rows": pa.nulls(rows.count)}).select([])
@@ -380,14 +383,22 @@ class RowAssembler:
                     hint,
                 )
 
-    def _with_metadata(self, rows: Rows, entries: EntryBatch, read: LedgerRead) -> list[pa.Array]:
+    def _with_metadata(self, rows: Rows, entries: EntryBatch, read: LedgerRead) -> Iterator[pa.RecordBatch]:
+        """Yield rows with their metadata columns, few at a time if each has large custom metadata of its ledger."""
         entry_ids = np.arange(len(entries)) if rows.entry_of_row is None else rows.entry_of_row()
         entry_ids = pa.array(entry_ids + entries.first_entry, pa.int64())
-        payload = iter(rows.columns)
-        return [
-            self._metadata_column(self._metadata[index], read, entry_ids) if index in self._metadata else next(payload)
-            for index in range(len(self._schema))
-        ]
+        most = rows.count
+        if "ledger_metadata" in self._metadata.values():
+            custom = read.metadata.custom_metadata
+            most = CUSTOM_METADATA_BYTES_MAX // (1 + sum(len(key) + len(value) for key, value in custom.items()))
+        for start in range(0, rows.count, max(1, most)):
+            ids = entry_ids.slice(start, max(1, most))
+            payload = (column.slice(start, max(1, most)) for column in rows.columns)
+            columns = [
+                self._metadata_column(self._metadata[index], read, ids) if index in self._metadata else next(payload)
+                for index in range(len(self._schema))
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _metadata_column(self, name: str, read: LedgerRead, entry_ids: pa.Array) -> pa.Array:
         count = len(entry_ids)

@@ -347,7 +347,7 @@ class Append:
         columns = {column.name: column for column in present}
         entries: list[StructField] = []
         unknown: list[StructField] = []
-        matched: set[str] = set()
+        matched: dict[str, str] = {}
         finder = Finder(present)
         for column in added:
             match = finder.find(column.name)
@@ -357,9 +357,10 @@ class Append:
                 continue
             if match.name in matched:
                 raise SchemaMismatch(
-                    f"columns of the data are the same in log {log}, where '{match.name}' is one column: rename one"
+                    f"'{matched[match.name]}' and '{column.name}' of the data are both column '{match.name}' of log "
+                    f"{log}: rename one"
                 )
-            matched.add(match.name)
+            matched[match.name] = column.name
             columns[match.name] = self._matched(match, column)
             kind = _required(column.dataType, match.dataType)
             entries.append(StructField(match.name, kind, column.nullable and match.nullable))
@@ -488,5 +489,6 @@ def _missing_member(found: DataType, stored: DataType) -> str | None:
     if isinstance(found, ArrayType) and isinstance(stored, ArrayType):
         return _missing_member(found.elementType, stored.elementType)
     if isinstance(found, MapType) and isinstance(stored, MapType):
-        return _missing_member(found.valueType, stored.valueType)
+        pairs = ((found.keyType, stored.keyType), (found.valueType, stored.valueType))
+        return next((lost for pair in pairs if (lost := _missing_member(*pair)) is not None), None)
     return None

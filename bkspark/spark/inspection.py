@@ -323,11 +323,12 @@ async def _consumers(client: Client) -> AsyncIterator[Row]:
             yield {
                 "log": name,
                 "consumer": each.name,
-                "position": str(each.position),
+                "position": None if each.position is None else str(each.position),
                 "entries_behind": each.entries_behind,
                 "bytes_behind": each.bytes_behind,
                 "expires": each.expires,
                 "is_expired": each.is_expired,
+                "error": each.error,
             }
 
 

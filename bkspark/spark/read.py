@@ -257,8 +257,12 @@ def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
+        octets = batch.nbytes
+        if waiting and octets >= BATCH_BYTES:  # it would be copied
+            yield from _one_batch(waiting)
+            waiting, size = [], 0
         waiting.append(batch)
-        size += batch.nbytes
+        size += octets
         if size >= SMALL_BATCH_BYTES:
             for joined in _one_batch(waiting):
                 yield from _parts(joined, size)

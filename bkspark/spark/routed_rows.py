@@ -60,7 +60,9 @@ def by_log(batches: list[pa.RecordBatch], column: int) -> Iterator[tuple[str, pa
     if not len(rows):
         return
     encoded = pc.dictionary_encode(table.column(column)).combine_chunks()
-    names = _checked(encoded.dictionary.to_pylist(), encoded.null_count)
+    # Spark's strings may hold any bytes. Those that are not UTF-8 get a backslash, which no name has.
+    texts = [name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    names = _checked(texts, encoded.null_count)
     codes = encoded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     if len(names) > 1:

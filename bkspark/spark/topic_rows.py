@@ -28,7 +28,7 @@ from bkspark.pulsar.schemas import BYTES, RAW, Schema
 from bkspark.pulsar.transactions import transaction_ids
 from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_of
 from bkspark.spark.columns import arrow_schema, check_columns
-from bkspark.spark.formats.decoding import MalformedMode, check_nulls
+from bkspark.spark.formats.decoding import MalformedMode, check_nulls, rows_at_once
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_columns import DESCRIBING, FROM_ENTRIES, VALUE, check_describing, describing_column
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
@@ -36,6 +36,8 @@ from bkspark.spark.topics import TopicFacts
 
 CONTENT_BYTES_MAX = 64 << 20
 """Limit of the payloads that are decompressed together; a single entry may have more."""
+MESSAGE_BYTES = 128
+"""Approximate bytes that arrays take for each message, however small it is."""
 
 LookBack = Callable[[str], Iterator[EntryBatch]]
 """Returns the entries of a topic before those of a task, the nearest batch first."""
@@ -88,8 +90,13 @@ class TopicDecoder:
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
         self._needs_keys = self._is_decoded and wants_payload and self._newest.kind == "KEY_VALUE"
+        self._rows_at_once = rows_at_once(self._decoded_types(wants_payload=wants_payload))
+        """How many rows are made together: a message of a few bytes has all fields of the topic's schema."""
         self._decoders: dict[int, ValueDecoder] = {}
         """The decoders of the versions of the topic's schema that occurred so far, by version."""
+
+    def _decoded_types(self, *, wants_payload: bool) -> list[pa.DataType]:
+        return [*self._schema.types, *([self._struct_type()] if self._is_decoded and wants_payload else [])]
 
     # ---- entries ----
 
@@ -121,6 +128,8 @@ class TopicDecoder:
         if not len(rows):
             return
         sizes = np.minimum(entries.uncompressed_sizes[rows], 1 << 32)
+        messages = np.where(entries.is_batch[rows], entries.metadata.int32(entry_fields.BATCH_MESSAGES)[rows], 1)
+        sizes += MESSAGE_BYTES * messages
         piece = (np.cumsum(sizes) - sizes) // CONTENT_BYTES_MAX
         bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
         for first, end in itertools.pairwise(bounds):
@@ -148,8 +157,10 @@ class TopicDecoder:
             else:
                 yield from self._malformed(batch, int(rows[0]), str(error))
             return
-        if len(messages):
-            yield self._record_batch(messages, described, raw, keys)
+        for first in range(0, len(messages), self._rows_at_once):
+            part = slice(first, first + self._rows_at_once)
+            some = {i: column[part] for i, column in described.items()}
+            yield self._record_batch(messages.part(part), some, raw, None if keys is None else keys[part])
 
     def _halves(
         self, batch: EntryBatch, error: MalformedEntry, decode: Callable[[EntryBatch], Iterator[pa.RecordBatch]]

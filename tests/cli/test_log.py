@@ -212,6 +212,24 @@ def test_retention_is_set_shown_and_lifted(console: Console, name, lines):
     assert console.json("log", "show", name)["retention"] == {"age_ms": 604_800_000, "bytes": None}
 
 
+def test_a_reader_that_cannot_be_read_is_shown_and_removed(console: Console, cluster, name, lines):
+    console.json("log", "append", name, lines)
+
+    async def damage(client: Client) -> None:
+        await (await client.asynchronous.tree()).set(f"{log_path(name)}/consumers/odd", b"damaged", 0)
+
+    with Client(cluster.uri) as client:
+        for reader in ("etl", "odd"):
+            client.log(name).register_consumer(reader)
+        run(lambda: damage(client))
+    output = console.fails(1, "log", "consumers", name)
+    assert "etl" in output.out
+    assert "consumers/odd is not a registered reader" in output.err
+    shown = {each["name"]: each for each in console.records_of(1, "log", "consumers", name)["consumers"]}
+    assert (shown["etl"]["error"], shown["odd"]["position"]) == (None, None)
+    assert [each["name"] for each in console.json("log", "consumers", name, "--remove", "odd")["consumers"]] == ["etl"]
+
+
 @pytest.mark.parametrize(
     "arguments", [("--age", "x"), ("--age", "0d"), ("--bytes", "0"), ("--bytes", "ten"), ("--bytes", "5x")]
 )

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bkspark import client as asynchronous
-from bkspark.blocking import Client
+from bkspark.blocking import Client, run
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
@@ -188,6 +188,10 @@ def test_a_log_shows_its_ledgers_writer_and_publishers(visitor: Visitor, console
     assert "No log has such a name" in visitor.get("/logs?name=nothing").words
 
 
+async def _damage(client: Client, path: str) -> None:
+    await (await client.asynchronous.tree()).set(path, b"damaged", 0)
+
+
 def test_a_log_shows_its_retention_and_registered_readers(visitor: Visitor, console_cluster: Cluster) -> None:
     with Client(console_cluster.uri) as client:
         log = client.log("kept")
@@ -199,7 +203,10 @@ def test_a_log_shows_its_retention_and_registered_readers(visitor: Visitor, cons
         log.set_retention(age_s=7 * 86_400)
         log.register_consumer("etl")
         log.register_consumer("gone", expiry_s=0.001)
+        log.register_consumer("odd")
+        run(lambda: _damage(client, "/bkspark/logs/kept/consumers/odd"))
     page = visitor.get("/logs/kept")
+    assert "odd metadata node /bkspark/logs/kept/consumers/odd is not a registered reader" in page.words
     assert "it keeps entries of the last 7d" in page.words
     assert "etl 2 6 B" in page.words
     assert "expired: it keeps nothing" in page.words

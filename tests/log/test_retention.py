@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from contextlib import suppress
 from functools import partial
@@ -11,7 +12,7 @@ import pytest
 
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, MetadataFormat, NoSuchLedger
 from bkspark.log import Log
-from bkspark.log.consumers import CONSUMERS_MAX
+from bkspark.log.consumers import CONSUMERS_MAX, consumer_path
 from bkspark.log.expiry import Expiry
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
@@ -86,6 +87,8 @@ def test_a_consumers_node_is_read_back_and_damage_is_noticed() -> None:
         b'{"expiry_ms":1,"position":[1,2],"reader":"a","version":1}',
         b'{"expiry_ms":1,"position":[1,2,"3"],"reader":"a","version":1}',
         b'{"expiry_ms":1,"position":5,"reader":"a","version":1}',
+        b'{"expiry_ms":0,"position":[1,2,3],"reader":"a","version":1}',
+        b'{"expiry_ms":9223372036854775807,"position":[1,2,3],"reader":"a","version":1}',
     ):
         with pytest.raises(MetadataFormat, match="/p/etl is not a registered reader"):
             decode_consumer(wrong, "/p/etl", 0, 0)
@@ -248,6 +251,46 @@ async def test_one_reader_at_a_time_has_a_name(cluster, clock, log, ledgers) -> 
         await log.register_consumer("a/b")
     await second.end()
     assert await log.consumers() == []
+
+
+@with_log
+async def test_a_reader_that_cannot_be_read_is_listed_with_its_error_and_keeps_all(
+    cluster, clock, log, ledgers
+) -> None:
+    for name in "abc":
+        await log.register_consumer(name, await log.latest())
+    store = await log.store()
+    path = consumer_path("clicks", "b")
+    await store._heads.tree.set(path, b"damaged", 0)
+    await store._heads.tree.create(f"{path} no name", b"")
+    states = {state.name: state for state in await log.consumers()}
+    assert list(states) == ["a", "b", "b no name", "c"]
+    assert (states["a"].error, states["c"].entries_behind) == (None, 0)
+    assert path in states["b"].error
+    assert "bkspark log consumers LOG --remove NAME" in states["b"].error
+    assert "not usable" in states["b no name"].error
+    assert states["b"].position is states["b"].expires is states["b"].entries_behind is None
+    await log.set_retention(bytes=1)
+    # What it needs is not known.
+    with pytest.raises(MetadataFormat, match="clicks/consumers/b is not a registered reader"):
+        await log.expire()
+    await log.remove_consumer("b")
+    await store._heads.tree.delete(f"{path} no name")
+    assert await log.expire() == 9
+
+
+@with_log
+async def test_a_reader_whose_position_is_not_in_the_log_has_no_lag_or_all_of_it(cluster, clock, log, ledgers) -> None:
+    """A node from a restored backup, or of a log that was overwritten since."""
+    await log.register_consumer("far", await log.latest())
+    path = consumer_path("clicks", "far")
+    tree = (await log.store())._heads.tree
+    for place, entries in ([99, 99, 0], 0), ([0, 0, 1 << 62], 90), ([-1, -1, 0], 100):
+        members = {"expiry_ms": 1000, "position": place, "reader": "a", "version": 1}
+        _, stat = await tree.get(path)
+        await tree.set(path, json.dumps(members).encode(), stat.version)
+        (state,) = await log.consumers()
+        assert (state.error, place, state.entries_behind) == (None, place, entries)
 
 
 @with_log

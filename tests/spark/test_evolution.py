@@ -190,3 +190,20 @@ def test_all_rows_are_read_back_after_any_history_of_columns(payload_format: str
         assert same(history.read()) == same(history.rows), f"seed {seed}: {history.columns.simpleString()}"
     assert taken > HISTORIES / 2
     assert refused > HISTORIES / 2
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_key_of_a_map_that_lacks_a_required_member_is_refused(merge: bool) -> None:
+    """Its entries would have a null that the log does not allow, and no read would take them."""
+    key = t.StructType([t.StructField("p", t.IntegerType(), False), t.StructField("q", t.IntegerType())])
+    present = t.StructType([t.StructField("m", t.MapType(key, t.IntegerType()))])
+    rows = t.StructType([t.StructField("m", t.MapType(t.StructType(key.fields[1:]), t.IntegerType()))])
+    with pytest.raises(SchemaMismatch, match="column 'm' lacks 'p', which is NOT NULL in log x"):
+        Append("x", "arrow", present, rows, merge=merge)
+
+
+def test_columns_that_are_one_in_the_log_are_named() -> None:
+    present = t.StructType([t.StructField("a", t.IntegerType())])
+    rows = t.StructType([t.StructField(name, t.IntegerType()) for name in ("a", "A")])
+    with pytest.raises(SchemaMismatch, match="'a' and 'A' of the data are both column 'a' of log x: rename one"):
+        Append("x", "arrow", present, rows, merge=True)

@@ -523,3 +523,10 @@ def test_columns_of_msgpack_arrays_are_numbered_as_spark_numbers_tuples():
 def test_entries_that_do_not_give_columns_say_why(payloads, reason):
     with pytest.raises(ValueError, match=reason):
         columns_of("json", payloads)
+
+
+def test_raw_text_that_no_read_of_text_takes_is_not_written():
+    """Spark's strings may hold any bytes."""
+    batch = pa.record_batch([pa.array([b"a", b"\xffA"], pa.binary()).view(pa.string())], ["value"])
+    with pytest.raises(MalformedPayload, match=r"column 'value' cannot be read back .*: cast it to binary"):
+        list(encoder_of("raw", batch.schema, 1 << 20, 1 << 22).encode(batch))

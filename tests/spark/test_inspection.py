@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -170,11 +171,33 @@ def test_reader_that_cannot_be_read_is_a_row_with_its_error(cluster, client):
     name, other = (f"log-{uuid.uuid4().hex[:12]}" for _ in range(2))
     for log in (name, other):
         client.log(log).create()
-        run(lambda log=log: client.log(log).asynchronous.register_consumer("r"))
+        for reader in ("r", "s"):
+            run(lambda log=log, reader=reader: client.log(log).asynchronous.register_consumer(reader))
     with node_with(client, f"{log_path(name)}/consumers/r", b"damaged"):
-        found = {row["log"]: row for row in view(cluster, "consumers") if row["log"] in (name, other)}
-        assert (found[name]["consumer"], found[other]["consumer"]) == (None, "r")
-        assert f"{name}/consumers/r" in found[name]["error"]
+        found = {(row["log"], row["consumer"]): row for row in view(cluster, "consumers")}
+        assert f"{name}/consumers/r" in found[name, "r"]["error"]
+        assert found[name, "r"]["position"] is found[name, "r"]["expires"] is None
+        for each in ((name, "s"), (other, "r"), (other, "s")):
+            assert (found[each]["error"], found[each]["entries_behind"]) == (None, 0)
+
+
+def test_log_whose_retention_is_damaged_is_a_row_with_its_error(cluster, client):
+    good, bad = (f"log-{uuid.uuid4().hex[:12]}" for _ in range(2))
+    for name in (good, bad):
+        client.log(name).create()
+        client.log(name).set_retention(age_s=60)
+
+    async def head() -> bytes:
+        return (await (await client.asynchronous.tree()).get(log_path(bad)))[0]
+
+    members = json.loads(run(head))
+    for wrong in ({"age_ms": 0, "bytes": None}, {"age_ms": 5}, {"age_ms": "7d", "bytes": None}, [1], 10**40, True):
+        with node_with(client, log_path(bad), json.dumps({**members, "retention": wrong}).encode()):
+            for table in ("logs", "consumers"):
+                found = {row["log"]: row for row in view(cluster, table) if row["log"] in (good, bad)}
+                assert "metadata node" in found[bad]["error"], (wrong, table)
+                assert table == "consumers" or found[good]["retention_ms"] == 60_000
+    client.log(bad).delete()
 
 
 def test_ledger_whose_metadata_are_damaged_is_a_row_with_its_error(cluster, client):

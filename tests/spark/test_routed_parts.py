@@ -55,6 +55,14 @@ def test_a_name_that_no_log_can_have_is_refused(name: str | None) -> None:
         grouped(batch((b"1", "a"), (b"2", name)))
 
 
+def test_a_name_that_is_not_utf8_is_refused() -> None:
+    """Spark's strings may hold any bytes."""
+    names = pa.array([b"a", b"\xffA"], pa.binary()).view(pa.string())
+    rows = pa.record_batch([pa.array([b"1", b"2"], pa.binary()), names], ["value", "log"])
+    with pytest.raises(MalformedPayload, match=r"column 'log' names '.*xffA', which is not a valid log name"):
+        grouped(rows)
+
+
 class Sink:
     """A routed write by its own parts."""
 

@@ -19,10 +19,17 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.formats.arrow_limits import (
+    ENTRY_BYTES_MAX,
+    check_conversions,
+    check_expansion,
+    check_nulls_added,
+    check_rows,
+)
 from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
 from bkspark.spark.formats.decoding import BeyondInferredError, Decoder, MalformedMode, Rows, check_nulls
-from bkspark.spark.formats.encoding import Encoder
+from bkspark.spark.formats.encoding import Encoder, check_text
 
 _JOIN_BYTES = 512 * 1024
 _STREAM_OVERHEAD_BYTES = 64
@@ -32,10 +39,6 @@ SAVING_MIN = 0.1
 """The share of an entry's bytes that compression must save; otherwise the next entries are not compressed."""
 ENTRIES_PASSED_OVER = 15
 """Entries that are not compressed after one that compression did not make smaller; then the next one is tried."""
-ROWS_MAX = 1 << 20
-"""Rows of an entry that has less than a bit of data for each, because its columns are all null, or absent."""
-CELLS_MAX = 1 << 26
-"""Rows of such an entry times columns of the read: absent columns become nulls in memory."""
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 WHOLE_BITS_IN_DOUBLE = 32
 """Whole numbers up to this width are exact as a double."""
@@ -47,19 +50,26 @@ class ArrowDecoder(Decoder):
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         tables: list[pa.Table] = []
-        counts: list[int] = []
         first, gathered = 0, 0
         for i in range(len(entries)):
             table = self._rows_of(entries, i)
-            tables.append(table)
-            counts.append(table.num_rows)
             # A compressed entry may hold far more than its bytes, and all gathered rows are in memory at once.
-            gathered += max(int(entries.offsets[i + 1] - entries.offsets[i]), table.nbytes)
+            size = max(int(entries.offsets[i + 1] - entries.offsets[i]), table.nbytes)
             # Large entries go through as they are; small ones are joined, as a batch costs more than a copy.
+            if tables and size >= _JOIN_BYTES:
+                yield self._joined(tables, first)
+                tables, first, gathered = [], i, 0
+            tables.append(table)
+            gathered += size
             if gathered >= _JOIN_BYTES or i + 1 == len(entries):
-                entry_of_row = partial(np.repeat, np.arange(first, i + 1), counts)
-                yield Rows(_columns_of(tables, self.schema), sum(counts), entry_of_row)
-                tables, counts, first, gathered = [], [], i + 1, 0
+                yield self._joined(tables, first)
+                tables, first, gathered = [], i + 1, 0
+
+    def _joined(self, tables: list[pa.Table], first: int) -> Rows:
+        """Return the rows of consecutive entries, of which `first` is the first one."""
+        counts = [table.num_rows for table in tables]
+        entry_of_row = partial(np.repeat, np.arange(first, first + len(tables)), counts)
+        return Rows(_columns_of(tables, self.schema), sum(counts), entry_of_row)
 
     def _rows_of(self, entries: EntryBatch, index: int) -> pa.Table:
         start, end = int(entries.offsets[index]), int(entries.offsets[index + 1])
@@ -80,6 +90,7 @@ class ArrowDecoder(Decoder):
             return self._stand_in(1, entries[index])
 
     def _table(self, payload: pa.Buffer, *, is_whole: bool) -> pa.Table:
+        check_expansion(payload)
         source = pa.BufferReader(payload)
         with pa.ipc.open_stream(source, options=_READ_OPTIONS) as stream:
             table = stream.read_all()
@@ -87,12 +98,22 @@ class ArrowDecoder(Decoder):
             raise ValueError(f"{rest} bytes follow its Arrow stream, and an entry is one stream")
         # Offsets inside the payload come from the writer; unchecked, they may lead out of the buffer.
         table.validate(full=True)
-        _check_rows(table, len(self.schema))
+        check_rows(table, len(self.schema))
         if is_whole:
             self._check_names(table.schema.names)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
-        columns = [_column(table, self.schema, field, is_whole=is_whole) for field in self.schema]
+        places = [_place(table.schema, self.schema, field) for field in self.schema]
+        absent = _nulls(table.num_rows, [field.type for place, field in zip(places, self.schema) if place is None])
+        found = [
+            absent[field.type] if place is None else table.column(place) for place, field in zip(places, self.schema)
+        ]
+        for column, field in zip(found, self.schema):
+            _check_type(column.type, field, is_whole=is_whole)
+        check_conversions(
+            (column, field.type) for column, field in zip(found, self.schema) if column.type != field.type
+        )
+        columns = [check_nulls(_converted(column, field.type), field) for column, field in zip(found, self.schema)]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _check_names(self, found: list[str]) -> None:
@@ -114,48 +135,55 @@ class ArrowDecoder(Decoder):
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 
-def _check_rows(table: pa.Table, columns: int) -> None:
-    """Raise ValueError for rows that the entry only claims: a few bytes can name 2^62 rows without data."""
-    rows, bits = table.num_rows, 8 * table.nbytes
-    if rows > bits and (rows > ROWS_MAX or rows * columns > CELLS_MAX):
-        raise ValueError(f"it claims {rows} rows of {columns} columns, and has {table.nbytes} bytes of data")
-
-
 def _rows_without_columns(count: int) -> pa.Table:
     # A table has as many rows as its columns; one column is needed to carry the count when none is wanted.
     return pa.table({"rows": pa.nulls(count)})
 
 
-def _column(table: pa.Table, schema: pa.Schema, field: pa.Field, *, is_whole: bool) -> pa.ChunkedArray:
-    """Return the table's column for `field` of `schema`, as the field's type.
+def _place(found: pa.Schema, schema: pa.Schema, field: pa.Field) -> int | None:
+    """Return where the column for `field` of `schema` is in an entry; None if the entry lacks it.
 
     It is found by name, in any case of its letters if no other field has that name.
     """
-    index = table.schema.get_field_index(field.name)
-    if index < 0:
-        wanted = field.name.lower()
-        same = [
-            i
-            for i, name in enumerate(table.schema.names)
-            if name.lower() == wanted and (name == field.name or name not in schema.names)
-        ]
-        if len(same) > 1:
-            raise ValueError(f"several columns are called '{field.name}'")
-        if not same:
-            return check_nulls(pa.chunked_array([pa.nulls(table.num_rows, field.type)]), field)
-        index = same[0]
-    column = table.column(index)
-    if column.type != field.type:
-        if not converts(column.type, field.type):
-            remedy = _remedy(column.type, field.type)
-            raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected{remedy}")
-        if is_whole and (member := _member_lost(column.type, field.type)) is not None:
-            raise BeyondInferredError(member)
-        if is_finer_than_spark(column.type):
-            # pandas has nanoseconds; Spark's times end at the microsecond.
-            column = column.cast(in_microseconds(column.type), safe=False)
-        column = column.cast(field.type)
-    return check_nulls(column, field)
+    index = found.get_field_index(field.name)
+    if index >= 0:
+        return int(index)
+    wanted = field.name.lower()
+    same = [
+        i
+        for i, name in enumerate(found.names)
+        if name.lower() == wanted and (name == field.name or name not in schema.names)
+    ]
+    if len(same) > 1:
+        raise ValueError(f"several columns are called '{field.name}'")
+    return same[0] if same else None
+
+
+def _nulls(count: int, types: Sequence[pa.DataType]) -> dict[pa.DataType, pa.ChunkedArray]:
+    """Return a column of nulls for each type: all columns that an entry lacks share it."""
+    distinct = dict.fromkeys(types)
+    check_nulls_added(count, distinct)
+    return {kind: pa.chunked_array([pa.nulls(count, kind)]) for kind in distinct}
+
+
+def _check_type(found: pa.DataType, field: pa.Field, *, is_whole: bool) -> None:
+    """Raise ValueError if a column of an entry cannot be converted to `field`, or would lose a part of it."""
+    if found == field.type:
+        return
+    if not converts(found, field.type):
+        remedy = _remedy(found, field.type)
+        raise ValueError(f"column '{field.name}' is {found}, and {field.type} is expected{remedy}")
+    if is_whole and (member := _member_lost(found, field.type)) is not None:
+        raise BeyondInferredError(member)
+
+
+def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    if is_finer_than_spark(column.type):
+        # pandas has nanoseconds; Spark's times end at the microsecond.
+        column = column.cast(in_microseconds(column.type), safe=False)
+    return column.cast(kind)
 
 
 def _remedy(found: pa.DataType, wanted: pa.DataType) -> str:
@@ -284,14 +312,6 @@ def schema_of_first(payloads: Sequence[bytes], *, is_lenient: bool) -> pa.Schema
     return schema_of(payloads[-1 if is_lenient else 0])
 
 
-def _check_text(batch: pa.RecordBatch, column: pa.Field) -> None:
-    """Raise MalformedPayload if a string is not UTF-8, as Spark's may be: readers would refuse the whole entry."""
-    try:
-        batch.column(column.name).validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise MalformedPayload(f"column '{column.name}' cannot be read back ({error}): cast it to binary") from None
-
-
 class ArrowEncoder(Encoder):
     """Encodes a batch as entries of about `entry_bytes` each, before compression.
 
@@ -322,7 +342,7 @@ class ArrowEncoder(Encoder):
         if batch.schema != self._schema:
             batch = batch.cast(self._schema)
         for column in self._schema:
-            _check_text(batch, column)
+            check_text(batch, column)
         rows = max(1, batch.num_rows * self._entry_bytes // max(1, batch.nbytes))
         sink = pa.BufferOutputStream()
         ends = [0]
@@ -331,19 +351,25 @@ class ArrowEncoder(Encoder):
         yield EntryBatch(memoryview(sink.getvalue()), np.array(ends, np.int64))
 
     def _write(self, piece: pa.RecordBatch, sink: pa.BufferOutputStream, ends: list[int]) -> None:
-        if piece.num_rows > 1 and pa.ipc.get_record_batch_size(piece) > self._batch_bytes_max:
+        size = pa.ipc.get_record_batch_size(piece)
+        if piece.num_rows > 1 and size > self._batch_bytes_max:
             # Rows differ in size, and this piece has large ones: halve it.
             half = piece.num_rows // 2
             self._write(piece.slice(0, half), sink, ends)
             self._write(piece.slice(half), sink, ends)
             return
+        if size > ENTRY_BYTES_MAX:
+            raise MalformedPayload(
+                f"a row takes {size} bytes, above the limit of {ENTRY_BYTES_MAX}: "
+                "split its largest column, or store it elsewhere and write a reference"
+            )
         compressed = self._compression_of(piece)
         with pa.ipc.new_stream(sink, self._schema, options=compressed or self._plain) as stream:
             stream.write_batch(piece)
         ends.append(sink.tell())
         if compressed is not None:
             # Probably random or encrypted bytes: further attempts would only cost processor time.
-            is_smaller = ends[-1] - ends[-2] < (1 - SAVING_MIN) * pa.ipc.get_record_batch_size(piece)
+            is_smaller = ends[-1] - ends[-2] < (1 - SAVING_MIN) * size
             self._passed_over = 0 if is_smaller else ENTRIES_PASSED_OVER
 
     def _compression_of(self, piece: pa.RecordBatch) -> pa.ipc.IpcWriteOptions | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from bkspark.errors import ConfigurationError, MalformedPayload
 CORRUPT_RECORD = "_corrupt_record"
 BEYOND_MAX = 100
 """Columns left out of a read that a task names, at most."""
+CELLS_MAX = 1 << 20
+"""Cells of rows that are decoded together, about: a few bytes are a row of thousands of columns, most of them null."""
 TYPES_CACHED_MAX = 1000
 """Number of nested types for which a process remembers whether they forbid nulls inside."""
 
@@ -121,6 +123,15 @@ class BeyondInferredError(ValueError):
     def __init__(self, name: object) -> None:
         super().__init__(f"it has a column '{name}', which this read does not have: name the columns by .schema()")
         self.name = name
+
+
+def rows_at_once(kinds_of_columns: Iterable[pa.DataType]) -> int:
+    """Return how many rows of these columns have about CELLS_MAX cells, members of structs included; at least one."""
+    return max(1, CELLS_MAX // max(1, sum(map(_leaves, kinds_of_columns))))
+
+
+def _leaves(kind: pa.DataType) -> int:
+    return sum(_leaves(member.type) for member in kind) if kinds.is_struct(kind) else 1
 
 
 def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from bkspark.entries import EntryBatch
+from bkspark.errors import MalformedPayload
 
 
 class Encoder(ABC):
@@ -24,3 +25,11 @@ class Encoder(ABC):
         Raises:
             MalformedPayload: the format cannot represent a row, such as a null in raw; the message says what to do.
         """
+
+
+def check_text(batch: pa.RecordBatch, column: pa.Field) -> None:
+    """Raise MalformedPayload if a string is not UTF-8, as Spark's may be: readers would refuse the whole entry."""
+    try:
+        batch.column(column.name).validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise MalformedPayload(f"column '{column.name}' cannot be read back ({error}): cast it to binary") from None

@@ -11,7 +11,7 @@ import pyarrow as pa
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode, Rows
-from bkspark.spark.formats.encoding import Encoder
+from bkspark.spark.formats.encoding import Encoder, check_text
 
 VALUE = "value"
 _TYPES = (pa.binary(), pa.string())
@@ -91,4 +91,5 @@ class RawEncoder(Encoder):
             raise MalformedPayload(
                 "column 'value' holds a null, which raw entries cannot hold: filter it out, or use payloadFormat arrow"
             )
+        check_text(batch, batch.schema.field(0))
         yield EntryBatch.from_arrow(column)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from bkspark.spark.formats.decoding import (
     MalformedMode,
     Rows,
     check_nulls,
+    rows_at_once,
 )
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
@@ -69,11 +71,17 @@ class RowDecoder(Decoder):
         return [(column, reader_of(column.type, is_json=is_json, is_whole=is_whole)) for column in self.schema]
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
+        most = rows_at_once(self.schema.types)
+        for first in range(0, len(entries), most):
+            part = entries.slice(first, min(first + most, len(entries)))
+            rows = self._decode_part(part)
+            yield rows if len(part) == len(entries) else replace(rows, entry_of_row=partial(_entry_of_row, rows, first))
+
+    def _decode_part(self, entries: EntryBatch) -> Rows:
         try:
-            rows = Rows(self._columns_of([self._row(payload) for payload in entries]), len(entries))
+            return Rows(self._columns_of([self._row(payload) for payload in entries]), len(entries))
         except _MALFORMED:
-            rows = self._decode_singly(entries)
-        yield rows
+            return self._decode_singly(entries)
 
     def _row(self, payload: bytes, *, is_lenient: bool = False) -> dict[str, Any]:
         row = self._unpack(payload)
@@ -150,6 +158,12 @@ class RowDecoder(Decoder):
             self._columns_of([row], self._lenient)
             self.note_beyond(entries, index, error)
         return row
+
+
+def _entry_of_row(rows: Rows, first: int) -> np.ndarray:
+    """Return the entry of each row of a piece, whose first entry is number `first` of the batch."""
+    own = np.arange(rows.count) if rows.entry_of_row is None else rows.entry_of_row()
+    return own + first
 
 
 def _json_parser(schema: pa.Schema, *, is_sparks: bool) -> Callable[[bytes], Any]:
