@@ -99,7 +99,7 @@ class Shell:
     entry_format: str = "string"
     """How entries are written: "string" or "hex"."""
     values: dict[str, str] = field(default_factory=dict)
-    """The keys of the configuration file, with their values."""
+    """The keys that the configuration file sets, with their values."""
 
     def cluster(self, *words: object) -> int:
         """Run a command of `bkspark` on the cluster; return its exit code."""
@@ -134,7 +134,7 @@ class Shell:
         if "metadataServiceUri" in self.values:
             return self.values["metadataServiceUri"]
         if "zkServers" in self.values:
-            servers = self.values["zkServers"].replace(",", ";")
+            servers = ";".join(each.strip() for each in self.values["zkServers"].split(","))
             return f"zk+null://{servers}{self.values.get('zkLedgersRootPath', '/ledgers')}"
         if os.environ.get("BKSPARK_URI"):
             return os.environ["BKSPARK_URI"]

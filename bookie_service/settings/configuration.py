@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bkspark.configuration_files import read
 from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata.uri import MetadataUri
@@ -39,7 +40,6 @@ from bookie_service.settings.authentication import (
     listener_authentication,
     note_missing_client,
 )
-from bookie_service.settings.file import read
 from bookie_service.settings.http_options import EVERYWHERE, THIS_HOST, HttpLimits, HttpOptions
 from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.settings.service_options import AddressOptions, ServiceOptions

@@ -335,3 +335,36 @@ def test_directories_are_not_added_and_that_is_said(
     bookie.set(advertisedAddress="127.0.0.1", ledgerDirectories=ledgers)
     assert "nothing is changed" in shell("updatecookie -b ip")
     assert bookie.cookies() == [bookie.child.id]
+
+
+@pytest.mark.cluster
+def test_configuration_file_is_read_as_by_the_bookie(
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It was read line by line: a continued line, a reference or an included file named other directories, which
+    `bookieformat` deletes."""
+    child = BookieChild(tmp_path / "bookie", new_cluster(zookeeper.connect_string, uuid.uuid4().hex))
+    monkeypatch.setenv("BOOKIE_DISK", str(tmp_path / "bookie"))
+    ledgers = [str(tmp_path / "bookie" / name) for name in ("one", "two")]
+    child.settings |= {"ledgerDirectories": ",".join(ledgers), "journalDirectories": str(tmp_path / "bookie" / "log")}
+    file, included = tmp_path / "bk_server.conf", tmp_path / "more.conf"
+    lines = {key: value for key, value in child.settings.items() if not key.endswith("Directories")}
+    file.write_text(
+        "# ledgerDirectories=/not/this\ninclude = more.conf\ndisk : ${env:BOOKIE_DISK}\n"
+        "ledgerDirectories ${disk}/one,\\\n    ${disk}/two\nbookiePort=1\n"
+    )
+    included.write_text("".join(f"{key}={value}\n" for key, value in lines.items()) + "journalDirectories: ${disk}/log")
+    shell = Shell(monkeypatch, capfd, "-conf", str(file))
+    with child.running(file):
+        assert child.id in shell("listbookies -rw")
+    assert child.id in shell("updatecookie -list")
+    journals = shell("listfilesondisc -txn")
+    assert str(tmp_path / "bookie" / "log" / "current") in journals
+    formatted = shell("bookieformat -f")
+    for each in ledgers:
+        assert f"deleted {each}/current" in formatted
+    file.write_text("include = bk_server.conf\n")
+    assert "files include themselves" in shell("lastmark", 255)
