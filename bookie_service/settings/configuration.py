@@ -236,6 +236,7 @@ def _address(keys: Values) -> AddressOptions:
         bookie_id=keys.parsed("bookieId", check_bookie_id),
         advertised_address=keys.parsed("advertisedAddress", _checked_host),
         listening_interface=keys.text("listeningInterface"),
+        interface_as_given=keys.as_given("listeningInterface"),
     )
     if not keys.flag("allowEphemeralPorts", False) and options.port == 0:
         raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
@@ -283,6 +284,9 @@ def _metadata_uri(keys: Values) -> MetadataUri:
     def of_servers(servers: str) -> MetadataUri:
         return MetadataUri.parse(f"zk://{servers.replace(',', ';')}{root}")
 
+    if "@" in (servers := keys.text("zkServers") or ""):
+        shown = f"***@{servers.rpartition('@')[2]}"
+        raise refused("zkServers", shown, "it must name hosts alone, without a user or a password before @")
     return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(f"{_DEFAULT_SERVERS}{root}")
 
 

@@ -23,6 +23,7 @@ from typing import TypeVar
 from bkspark import properties
 from bkspark.configuration_files import named
 from bkspark.errors import ConfigurationError
+from bkspark.metadata.uri import without_user
 
 _T = TypeVar("_T")
 _WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}))")
@@ -82,6 +83,7 @@ def refused(key: str, text: str, what_is_right: str) -> ConfigurationError:
 def _shown(key: str, text: str) -> str:
     if any(word in key.lower() for word in SECRET_WORDS):
         return "***"
+    text = without_user(text)
     return _shortened(text if text.isprintable() else ascii(text))
 
 
@@ -180,8 +182,13 @@ class Values:
         parts = {part for found in named for part in _PARTS.findall(found)}
         return "what it names is not usable here" if any(part in message for part in parts) else message
 
+    def as_given(self, key: str) -> str | None:
+        """Return the value with its references, after it was read; None: it has no reference that was replaced."""
+        return self._values.get(key, "").strip() if key in self._named else None
+
     def _as_given(self, key: str, text: str) -> str:
-        return self._values.get(key, "").strip() if key in self._named else text
+        given = self.as_given(key)
+        return text if given is None else given
 
     def note(self, key: str, text: str, what: str) -> None:
         """Note that a value is not used as given. It is noted once, however many options follow a key."""

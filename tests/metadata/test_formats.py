@@ -228,6 +228,25 @@ def test_uri_names_hosts_root_and_manager():
     assert uri.connect_string == "h1:2181,h2:2181,[::1]:99"
     assert MetadataUri.parse(str(uri)) == uri
     assert MetadataUri.parse("zk+null://h/l").manager is None
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "zk://user:hunter2@h:2181/l",
+        "zk://hunter2@h/l",
+        "zk://user:hunt/er2@h:2181/l",
+        "zk://h1:2181;user:hunter2@h2:2181/l",
+        "http://user:hunter2@h/l",
+        "zk://user:hunter2@h",
+    ],
+)
+def test_password_in_a_uri_is_refused_and_not_shown(uri):
+    with pytest.raises(ConfigurationError, match=r"://\*\*\*@h") as caught:
+        MetadataUri.parse(uri)
+    assert "hunt" not in str(caught.value)
+    assert "er2" not in str(caught.value)
+    assert MetadataUri.parse("zk://h:2181/a@b").root == "/a@b"
+
+
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path):
