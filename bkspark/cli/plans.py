@@ -133,10 +133,11 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
 
 def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) -> BookiePlan:
     """Return a plan of this operator that begins now; `seconds` 0: it does not end by itself."""
-    from bkspark.metadata.bookie_plans import BookiePlan
+    from bkspark.metadata.bookie_plans import TIME_MS_MAX, BookiePlan
 
     began = now_ms()
-    return BookiePlan(bookie, kind, this_operator(), began, began + seconds * 1000 if seconds else 0, reason, **facts)
+    until = min(began + seconds * 1000, TIME_MS_MAX) if seconds else 0
+    return BookiePlan(bookie, kind, this_operator(), began, until, reason, **facts)
 
 
 async def end_plan(stored: BookiePlans, bookie: str, kind: str) -> None:

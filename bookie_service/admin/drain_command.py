@@ -55,7 +55,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     bookie, who = arguments.bookie, operator()
     if arguments.status:
         plan = await drain_plans.running(cluster, bookie)
-        await drain_plans.set_rate(cluster, plan, arguments.rate)
+        await drain_plans.set_rate(cluster, bookie, arguments.rate)
         if arguments.rate:
             await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {arguments.rate}", bookie=bookie)
         return _tell(arguments, dataclasses.asdict(plan), status_line(plan))

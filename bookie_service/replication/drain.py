@@ -203,8 +203,11 @@ class Drain:
     async def _plan(self) -> BookiePlan:
         plan = await self._plans.find(self._bookie)
         if plan is None or plan.kind != DRAIN:
-            raise DrainCancelled(f"the drain of bookie {self._bookie} was cancelled; what was copied stays")
+            raise self._cancelled()
         return plan
+
+    def _cancelled(self) -> DrainCancelled:
+        return DrainCancelled(f"the drain of bookie {self._bookie} was cancelled; what was copied stays")
 
     async def _watch(self) -> None:
         """Report the progress, follow the plan's rate, and raise DrainCancelled if the plan is deleted; for ever."""
@@ -215,11 +218,11 @@ class Drain:
     async def _tell(self) -> None:
         progress = self.progress()
         self._report(progress)
-        plan = await self._plan()
-        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         facts = {**dataclasses.asdict(progress), "at_ms": time.time_ns() // 1_000_000, "by": self._who}
-        if not await self._plans.update(dataclasses.replace(plan, progress=facts)):
-            await self._plan()
+        plan = await self._plans.update(self._bookie, DRAIN, lambda plan: dataclasses.replace(plan, progress=facts))
+        if plan is None:
+            raise self._cancelled()
+        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
 
     def progress(self) -> DrainProgress:
         """Return how far the drain is."""
