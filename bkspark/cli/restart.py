@@ -21,7 +21,7 @@ from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, sec
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
-from bkspark.cli.plans import check_known, check_no_other, harm, new_plan, plans_of, until_mode
+from bkspark.cli.plans import check_known, check_no_other, harm, new_plan, now_ms, plans_of, until_mode
 from bkspark.errors import BookKeeperError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     await _until_none(against, arguments.timeout, f"{what} is not restarted")
     stored, registry = await plans_of(client), (await client.context()).registry
     await check_no_other(stored, bookie, MAINTENANCE)
-    if await stored.find(bookie) is not None:
+    there = await stored.find(bookie)
+    if there is not None and not there.is_over(now_ms()):
         raise ConfigurationError(f"bookie {bookie} is in maintenance already: end that first")
     session = await registry.session(bookie)
     # The copies are replaced if this command dies in the middle and the bookie does not come back.
