@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri
+from bkspark.cli.arguments import Commands, add_cluster, bookie_id, client_net, client_zookeeper, cluster_uri
 from bkspark.cli.changes import record_by, this_operator
 from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
@@ -52,7 +52,7 @@ def add_parsers(parsers: Commands) -> None:
 
 def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
-    parser.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+    parser.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
     parser.add_argument("--for", type=duration, dest="seconds", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     parser.add_argument("--end", action="store_true", help="end it now")

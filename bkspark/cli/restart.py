@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, seconds
+from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri, seconds
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
@@ -39,7 +39,9 @@ class Unhealthy(BookKeeperError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("bookies", nargs="*", metavar="ID", help="these bookies, in this order (default: all)")
+    parser.add_argument(
+        "bookies", nargs="*", type=bookie_id, metavar="ID", help="these bookies, in this order (default: all)"
+    )
     parser.add_argument(
         "--command",
         metavar="COMMAND",
