@@ -53,7 +53,7 @@ PAGE_BYTES_MAX = 16 * 1024 * 1024
 _RATE_MAX = 10**15 - 1
 
 _PAGE: Mapping[str, Schema] = {
-    "after": {**WHOLE, "default": NO_ENTRY},
+    "after": {**WHOLE, "minimum": NO_ENTRY, "default": NO_ENTRY},
     "limit": {**WHOLE, "minimum": 1, "maximum": PAGE_MAX, "default": 100},
 }
 _BACKWARDS: Mapping[str, Schema] = {"before": {**WHOLE, "default": LEDGER_ID_MAX}, "limit": _PAGE["limit"]}

@@ -35,8 +35,8 @@ from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
 
-PATH_MAX = 200
-"""At most this many characters of a request's path are logged."""
+METHOD_MAX, PATH_MAX = 20, 200
+"""At most this many characters of a request's method and path are logged."""
 _QUOTED = re.compile(r""":? (?:b['"]|bytearray\().*""", re.DOTALL)
 """The end of a parser's message that quotes what the peer sent, which may contain a token."""
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -212,12 +212,12 @@ class _Connection(asyncio.Protocol):
             return
         except Exception as error:
             # A part of the response was sent. The end of the connection shows the peer that the rest is missing.
-            path = given.target.decode("ascii").partition("?")[0][:PATH_MAX]
+            what = _shown(method, given.target.decode("ascii").partition("?")[0])
             kind = {"kind": place_of(error)}
             if isinstance(error, BookKeeperError):
-                logger.warning("%s %s failed, and was answered in part: %s", method, path, error, extra=kind)
+                logger.warning("%s failed, and was answered in part: %s", what, error, extra=kind)
             else:
-                logger.exception("%s %s failed: this is a defect", method, path, extra=kind)
+                logger.exception("%s failed: this is a defect", what, extra=kind)
             self._transport.abort()
             return
         if self._transport.is_closing():
@@ -258,13 +258,15 @@ class _Connection(asyncio.Protocol):
             self._log_refusal(error.status, who, method, path, error.text)
             return failed(path, error)
         except Exception as error:
-            logger.exception("%s %s failed: this is a defect", method, path, extra={"kind": place_of(error)})
+            kind = {"kind": place_of(error)}
+            logger.exception("%s failed: this is a defect", _shown(method, path), extra=kind)
             return failed(path, HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error"))
 
     def _log_refusal(self, status: int, who: str, method: str, path: str, why: str) -> None:
         if status in _REFUSALS:
             # Beyond a few lines a second they are counted together, because a peer may send very many.
-            logger.warning("refused %s %s to %s: %s", method, path, who, why, extra={"kind": f"refused {status}"})
+            kind = {"kind": f"refused {status}"}
+            logger.warning("refused %s to %s: %s", _shown(method, path), who, why, extra=kind)
 
     async def _send(self, response: HttpResponse, *, has_body: bool) -> None:
         headers = [("Content-Type", response.content_type), ("Cache-Control", "no-store"), *response.headers.items()]
@@ -343,6 +345,11 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the connection at once, without sending what is unsent."""
         self._transport.abort()
+
+
+def _shown(method: str, path: str) -> str:
+    """Return a method and a path for the log. Peers choose both."""
+    return f"{method[:METHOD_MAX]} {path[:PATH_MAX]}"
 
 
 def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
