@@ -192,6 +192,13 @@ def test_registration_with_a_property_that_is_not_text_is_refused():
             registration.decode(whole.replace(text, b"\xff" + text[1:]), "b-1")
 
 
+def test_error_about_damaged_text_does_not_quote_the_password():
+    text = b'BookieMetadataFormatVersion\t2\nquorumSize: 2\nensembleSize: 2\npassword: "hunter2'
+    with pytest.raises(MetadataFormat, match="line 3 of the text has an error") as caught:
+        encoding.decode(text, 5)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_registration_is_read_as_written_and_empty_means_the_id():
     address = BookieAddress("10.0.0.1", 3181, {"k": "v"})
     assert registration.decode(registration.encode(address), "b") == address
@@ -221,13 +228,6 @@ def test_bad_uri_is_one_error_that_shows_it(uri):
         MetadataUri.parse(uri)
 
 
-def test_uri_names_hosts_root_and_manager():
-    uri = MetadataUri.parse("zk+hierarchical://h1:2181;h2;[::1]:99/a/ledgers")
-    assert uri.hosts == (("h1", 2181), ("h2", 2181), ("::1", 99))
-    assert (uri.root, uri.manager) == ("/a/ledgers", LedgerManager.HIERARCHICAL)
-    assert uri.connect_string == "h1:2181,h2:2181,[::1]:99"
-    assert MetadataUri.parse(str(uri)) == uri
-    assert MetadataUri.parse("zk+null://h/l").manager is None
 @pytest.mark.parametrize(
     "uri",
     [
@@ -247,6 +247,13 @@ def test_password_in_a_uri_is_refused_and_not_shown(uri):
     assert MetadataUri.parse("zk://h:2181/a@b").root == "/a@b"
 
 
+def test_uri_names_hosts_root_and_manager():
+    uri = MetadataUri.parse("zk+hierarchical://h1:2181;h2;[::1]:99/a/ledgers")
+    assert uri.hosts == (("h1", 2181), ("h2", 2181), ("::1", 99))
+    assert (uri.root, uri.manager) == ("/a/ledgers", LedgerManager.HIERARCHICAL)
+    assert uri.connect_string == "h1:2181,h2:2181,[::1]:99"
+    assert MetadataUri.parse(str(uri)) == uri
+    assert MetadataUri.parse("zk+null://h/l").manager is None
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path):
