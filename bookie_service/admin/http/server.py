@@ -30,7 +30,7 @@ from bkspark.log_limit import no_digits, place_of
 from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
-from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain, target_of
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, target_of
 from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
@@ -184,6 +184,9 @@ class _Connection(asyncio.Protocol):
                     if _has_two_framings(event):
                         self._end_with(HTTPStatus.BAD_REQUEST, "it has both Content-Length and Transfer-Encoding")
                         return
+                    if _announced_bytes(event) > self._limits.body_bytes:
+                        self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
+                        return
                 elif isinstance(event, h11.Data):
                     if len(self._body) + len(event.data) > self._limits.body_bytes:
                         self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
@@ -233,10 +236,11 @@ class _Connection(asyncio.Protocol):
 
     async def _answered(self, given: h11.Request, method: str) -> HttpResponse:
         headers = list(given.headers)
+        target = given.target.decode("ascii")
         try:
-            path, query = target_of(given.target.decode("ascii"))
-        except ValueError:
-            return plain("this is not a request\n", HTTPStatus.BAD_REQUEST)
+            path, query = target_of(target)
+        except ValueError as error:
+            return failed(target, HttpError(HTTPStatus.BAD_REQUEST, f"this is not a request: {error}"))
         who = f"http:{self._peer}"
         try:
             caller = self._access.caller(self._peer, headers, self._certificate)
@@ -361,6 +365,11 @@ def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
 def _head_bytes(request: h11.Request) -> int:
     """Return about how many bytes a request's head has. h11 limits only heads that come in several pieces."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
+def _announced_bytes(request: h11.Request) -> int:
+    """Return how long a request's body is said to be, 0 if that is not said. h11 has checked the number."""
+    return int(next((value for name, value in request.headers if name == b"content-length"), b"0"))
 
 
 def _has_two_framings(request: h11.Request) -> bool:
