@@ -32,13 +32,7 @@ def add_parsers(parsers: Commands) -> None:
     """Add the three commands."""
     description = "let a bookie take no new entries, and do not replace its copies while it is stopped"
     maintaining = _add(parsers, "maintenance", description)
-    maintaining.add_argument(
-        "--despite",
-        action="append",
-        default=[],
-        metavar="CODE",
-        help="a reason of `cluster health` to accept",
-    )
+    add_despite(maintaining)
     maintaining.add_argument(
         "--dry-run", action="store_true", help="say whether it may be stopped, and change nothing; exit code 10: no"
     )
@@ -58,6 +52,28 @@ def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentPar
     parser.add_argument("--end", action="store_true", help="end it now")
     add_cluster(parser)
     return parser
+
+
+def add_despite(parser: argparse.ArgumentParser) -> None:
+    """Add --despite."""
+    parser.add_argument(
+        "--despite",
+        action="append",
+        type=_code,
+        default=[],
+        metavar="CODE",
+        help="a reason of `cluster health` to accept",
+    )
+
+
+def _code(text: str) -> str:
+    """An argparse type: the code of a reason."""
+    from bkspark.core.health import STOP_CODES, UNHEALTHY_CODES
+
+    codes = (*STOP_CODES, *UNHEALTHY_CODES)
+    if text not in codes:
+        raise argparse.ArgumentTypeError(f"{text!r:.100} is not the code of a reason; there are {', '.join(codes)}")
+    return text
 
 
 def duration(text: str) -> int:
