@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         failed = verb.failed
         return failed if verb.run(shell, options) else 0
     except (Failure, ConfigurationError, BookKeeperError) as error:
-        print(f"bkspark: {' '.join(str(error).split())}", file=sys.stderr)
+        if message := " ".join(str(error).split()):
+            print(f"bkspark: {message}", file=sys.stderr)
         code = error.code if isinstance(error, Failure) else None
         return failed if code is None else code
 

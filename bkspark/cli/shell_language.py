@@ -32,7 +32,8 @@ REFUSED = 1
 
 
 class Failure(Exception):
-    """A verb fails; the message says why. code: the exit code; None: the verb's usual one."""
+    """A verb fails; the message says why, "" if that is printed already. code: the exit code; None: the verb's usual
+    one."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -119,7 +120,7 @@ class Shell:
         with contextlib.redirect_stdout(printed):
             code = self.cluster(*words, "--json")
         if code:
-            raise Failure(f"{' '.join(map(str, words))} failed")
+            raise Failure("")  # the command has printed why
         found: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
         return found
 

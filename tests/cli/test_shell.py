@@ -126,6 +126,14 @@ def test_verbs_that_apaches_shell_has_on_our_cluster_answer_alike(
         ("cookie_delete b:1", ""),
     ):
         assert said in shell(words), words
+    for words, said in (
+        ("simpletest -n -5", "-numEntries '-5' is not a number of entries"),
+        ("simpletest -e 1 -w 2 -a 1", "ensemble size 1 is below write quorum 2"),
+        ("cookie_create -cf /proc/version b:1", "its first line is 'Linux version"),
+    ):
+        found = shell(words, 255)
+        assert said in found, (words, found)
+        assert found.count("\n") == 1, (words, found)
     assert "exists already" in shell(f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", 255)
     assert "no cookie" in shell("cookie_get b:1", 255)
     assert "one and only one" in shell("listbookies", 1)
