@@ -98,6 +98,8 @@ class _Left:
 
     share: CopyEstimate
     """How much there is to copy."""
+    is_named: bool = True
+    """Whether it still named the bookie when this process had its lock: others may have moved or deleted it."""
     run: RepairRun | None = None
     """The repair in progress, or None."""
     due_s: float = 0.0
@@ -299,7 +301,7 @@ class Drain:
                 await store.unlock(ledger_id)
         if ended.outcome is Outcome.GONE or (metadata is not None and not names(metadata, self._bookie)):
             del self._left[ledger_id]
-            self.moved += 1
+            self.moved += left.is_named
             return
         if metadata is not None:
             left.share = share_of(metadata, {self._bookie})
@@ -316,7 +318,9 @@ class Drain:
         try:
             stored = await context.ledgers.read(ledger_id)
         except NoSuchLedger:
+            left.is_named = False
             return Ended(Outcome.GONE), None
+        left.is_named = names(stored.metadata, self._bookie)
         core = RepairCore(
             ledger_id,
             stored.metadata,
