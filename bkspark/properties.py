@@ -6,6 +6,8 @@ Elsewhere `\t`, `\n`, `\r`, `\f` and `\uXXXX` mean what they mean in Java. A `\`
 a key before any other character, makes that character literal. Before any other character of a value it is an ordinary
 character, as in commons-configuration.
 
+`replaced` replaces references such as `${key}` in values.
+
 >>> pairs("# comment\nbookiePort: 3181\nledgerDirectories=/a,\\\n    /b")
 [('bookiePort', '3181'), ('ledgerDirectories', '/a,/b')]
 """
@@ -13,10 +15,13 @@ character, as in commons-configuration.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _KEY = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _LITERAL = "\\=:,#!\"'"
+_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
+_REPLACEMENTS_MAX = 100
 _NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -33,6 +38,20 @@ def pairs(text: str) -> list[tuple[str, str]]:
             raise ValueError(f"line {number} has no key before its separator")
         found.append((_unescape(match[1], is_key=True), _unescape(match[2], is_key=False).strip()))
     return found
+
+
+def replaced(text: str, look_up: Callable[[str], str | None]) -> str:
+    """Return a value with each `${REFERENCE}` replaced by `look_up("REFERENCE")`; None: it stays as it is.
+
+    Raises:
+        ValueError: what the value refers to refers to itself.
+    """
+    for _ in range(_REPLACEMENTS_MAX):
+        before = text
+        text = _REFERENCE.sub(lambda match: match[0] if (found := look_up(match[1])) is None else found, before)
+        if text == before:
+            return text
+    raise ValueError("what it refers to refers to itself")
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from bkspark.configuration_files import read
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.security.sasl import SaslClient
 from bkspark.tls.contexts import TlsContext
@@ -35,7 +36,6 @@ from bookie_service.settings.arguments import (
     settings,
 )
 from bookie_service.settings.configuration import LOG_FORMATS, LOG_LEVELS, Configuration, load
-from bookie_service.settings.file import read
 from bookie_service.settings.rules_file import RulesFile
 from bookie_service.settings.users import current_user
 from bookie_service.storage.io.files import make_private

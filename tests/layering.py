@@ -35,6 +35,7 @@ LAYERS = (
         "bkspark.metrics",
         "bkspark.version",
         "bkspark.properties",
+        "bkspark.configuration_files",
         "bkspark.parent_death",
         "bkspark.interpreter",
         "bkspark.secret_files",
@@ -122,6 +123,7 @@ SERVER_IMPORTS = (
     "bkspark.tls",
     "bkspark.security",
     "bkspark.properties",
+    "bkspark.configuration_files",
     "bkspark.parent_death",
     "bkspark.metadata",
     "bkspark.one_line",
@@ -289,12 +291,11 @@ CHANGING_CALLS = _words(
 SERVER_FILE_MODULES = (
     "bookie_service.storage.io.files",
     "bookie_service.storage.io.process_usage",
-    "bookie_service.settings.file",
     "bookie_service.settings.rules_file",
     "bookie_service.settings.address",
     "bookie_service.admin.control",
 )
-"""Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
+"""Where the server may touch the file system: the one door, the file of authorization rules, the address, which asks a
 network interface with fcntl, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")

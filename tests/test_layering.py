@@ -34,6 +34,7 @@ UNSHOWN = (
     "tracing",
     "version",
     "properties",
+    "configuration_files",
     "interpreter",
     "secret_files",
     "changed_files",

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
-from bkspark.ids import DIGESTS
+from bkspark.ids import DIGESTS, check_bookie_id
 from bkspark.secret_files import (
     ENCRYPTION_KEY_FILE_VARIABLE,
     PASSWORD_FILE_VARIABLE,
@@ -244,6 +244,14 @@ def client_zookeeper(arguments: argparse.Namespace) -> ZooKeeperOptions:
 
     path = getattr(arguments, "client_config", None)
     return read_zookeeper_file(path) if path else zookeeper_options({})
+
+
+def bookie_id(text: str) -> str:
+    """An argparse type: the id of a bookie."""
+    try:
+        return check_bookie_id(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def positive(text: str) -> int:

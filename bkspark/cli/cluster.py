@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli import acl, bookies, changes, cluster_metadata, health, plans, repairs, restart
-from bkspark.cli.arguments import Commands, add_cluster, add_environment, client_zookeeper, cluster_uri, key_value
+from bkspark.cli.arguments import (
+    Commands,
+    add_cluster,
+    add_environment,
+    bookie_id,
+    client_zookeeper,
+    cluster_uri,
+    key_value,
+)
 from bkspark.cli.bookie_http import add_http_token
 from bkspark.cli.changes import record
 from bkspark.cli.exec_process import exec_replacing_process
@@ -47,14 +55,14 @@ def add_parser(commands: Commands) -> None:
     recovering = _add_repair(parsers, "recover", "copy all that a stopped bookie held to other bookies")
     retiring = _add_repair(parsers, "decommission", "recover a stopped bookie's data, then forget the bookie")
     for parser in (recovering, retiring):
-        parser.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+        parser.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
         parser.add_argument(
             "--dry-run", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
         )
         parser.add_argument("--skip-open", action="store_true", help="leave open ledgers as they are")
         parser.add_argument("--skip-failing", action="store_true", help="leave ledgers that cannot be repaired")
     draining = _add_repair(parsers, "drain", "copy all that a running bookie holds to others, before it is stopped")
-    draining.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+    draining.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
     draining.add_argument("--rate", metavar="BYTES", help="copy that many bytes a second at most")
     draining.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
     draining.add_argument("--reason", help="why, for other operators and the audit log")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from bkspark.cli.arguments import (
     Commands,
     add_cluster,
+    bookie_id,
     client_net,
     client_zookeeper,
     cluster_uri,
-    not_negative,
     positive,
     seconds,
 )
@@ -47,19 +47,28 @@ def add_parsers(parsers: Commands) -> None:
         add_cluster(parser)
         parser.set_defaults(run=run)
         if name in ("endpoints", "sanity"):
-            parser.add_argument("bookie", metavar="ID", help="the bookie")
+            parser.add_argument("bookie", type=bookie_id, metavar="ID", help="the bookie")
         if name == "sanity":
             parser.add_argument("--entries", type=positive, default=SANITY_ENTRIES, metavar="N", help="default: 10")
             parser.add_argument("--timeout", type=seconds, default=SANITY_S, metavar="SECONDS", help="default: 10")
         if name == "delay":
-            parser.add_argument("seconds", nargs="?", type=not_negative, metavar="SECONDS", help="set it")
+            parser.add_argument("seconds", nargs="?", type=_delay_s, metavar="SECONDS", help="set it")
         if name in ("format", "remove"):
             parser.add_argument("--instance", metavar="ID", help="the cluster's instance id, to confirm")
             parser.add_argument("--force", action="store_true", help="without that, and while bookies run")
         if name == "rename":
-            parser.add_argument("source", metavar="ID", help="the id that ledgers name")
-            parser.add_argument("target", metavar="NEW", help="the id that they name then")
+            parser.add_argument("source", type=bookie_id, metavar="ID", help="the id that ledgers name")
+            parser.add_argument("target", type=bookie_id, metavar="NEW", help="the id that they name then")
             parser.add_argument("--limit", type=positive, metavar="N", help="change N ledgers at most")
+
+
+def _delay_s(text: str) -> int:
+    """An argparse type: a delay that auditors can read, Apache's too."""
+    from bkspark.metadata.underreplication import DELAY_S_MAX
+
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= DELAY_S_MAX:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of seconds of 0 to {DELAY_S_MAX}")
 
 
 async def _with_client(arguments: argparse.Namespace, act: Any) -> Any:
@@ -295,12 +304,6 @@ def rename(arguments: argparse.Namespace) -> int:
     """Replace the id of a bookie that is down in the metadata of all ledgers."""
     import asyncio
 
-    from bkspark.ids import check_bookie_id
-
-    try:
-        check_bookie_id(arguments.target)
-    except ValueError as error:
-        raise ConfigurationError(f"bookie {arguments.target!r}: {error}") from None
     if arguments.source == arguments.target:
         raise ConfigurationError(f"bookie {arguments.source} would keep its id: name two different ids")
 

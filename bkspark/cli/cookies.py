@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bkspark.cli.arguments import Commands, add_cluster, client_zookeeper, cluster_uri
+from bkspark.cli.arguments import Commands, add_cluster, bookie_id, client_zookeeper, cluster_uri
 from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.errors import ConfigurationError, MetadataError
 
@@ -48,7 +48,7 @@ def _add(
 
 
 def _with_bookie(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("bookie", metavar="ID", help="the bookie")
+    parser.add_argument("bookie", type=bookie_id, metavar="ID", help="the bookie")
     return parser
 
 

@@ -25,12 +25,30 @@ ANSWER_S_MAX = 5.0
 LEDGERS_AT_ONCE = 64
 
 
+class _Once(argparse.Action):
+    """An option that is given once: the answer for the last of several bookies would look like one for all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} takes one bookie, and is given twice: ask for one bookie at a time")
+        setattr(namespace, self.dest, values)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--watch", action="store_true", help="ask again and again, until Ctrl-C")
     parser.add_argument("--exit-when-healthy", action="store_true", help="with --watch: end as soon as it is healthy")
     parser.add_argument(
-        "--can-stop", metavar="ID", help="say whether this bookie may be stopped now; reads the metadata of all ledgers"
+        "--can-stop",
+        action=_Once,
+        metavar="ID",
+        help="say whether this bookie may be stopped now; reads the metadata of all ledgers",
     )
     parser.set_defaults(run=health)
 

@@ -17,6 +17,7 @@ from bkspark.cli.arguments import (
     add_cluster,
     add_credentials,
     add_quorums,
+    bookie_id,
     cluster_uri,
     key_value,
     ledger_password,
@@ -121,7 +122,10 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
     parser.add_argument("--recover", action="store_true", help="fence the ledger and close it first")
     parser.add_argument(
-        "--bookie", metavar="ID", help="read only the copies of this bookie; skip entries that it lacks"
+        "--bookie",
+        type=bookie_id,
+        metavar="ID",
+        help="read only the copies of this bookie; skip entries that it lacks",
     )
     tail = parser.add_mutually_exclusive_group()
     tail.add_argument(

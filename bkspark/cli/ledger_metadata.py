@@ -10,7 +10,7 @@ from bkspark.cli import private_files
 from bkspark.cli.changes import record_blocking
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import print_json
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataFormat
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -44,7 +44,10 @@ def restore(arguments: argparse.Namespace) -> int:
             data = file.read(FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be read: {error.strerror}") from error
-    metadata = encoding.decode(data, arguments.ledger)
+    try:
+        metadata = encoding.decode(data, arguments.ledger)
+    except MetadataFormat as error:
+        raise ConfigurationError(f"FILE {str(arguments.file)!r} does not hold metadata of a ledger: {error}") from None
     with connect(arguments) as client:
 
         async def write() -> None:

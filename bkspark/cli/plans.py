@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri
+from bkspark.cli.arguments import Commands, add_cluster, bookie_id, client_net, client_zookeeper, cluster_uri
 from bkspark.cli.changes import record_by, this_operator
 from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
@@ -32,13 +32,7 @@ def add_parsers(parsers: Commands) -> None:
     """Add the three commands."""
     description = "let a bookie take no new entries, and do not replace its copies while it is stopped"
     maintaining = _add(parsers, "maintenance", description)
-    maintaining.add_argument(
-        "--despite",
-        action="append",
-        default=[],
-        metavar="CODE",
-        help="a reason of `cluster health` to accept",
-    )
+    add_despite(maintaining)
     maintaining.add_argument(
         "--dry-run", action="store_true", help="say whether it may be stopped, and change nothing; exit code 10: no"
     )
@@ -52,12 +46,34 @@ def add_parsers(parsers: Commands) -> None:
 
 def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
-    parser.add_argument("bookie", metavar="ID", help="the bookie, as `bkspark cluster bookies` lists it")
+    parser.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
     parser.add_argument("--for", type=duration, dest="seconds", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     parser.add_argument("--end", action="store_true", help="end it now")
     add_cluster(parser)
     return parser
+
+
+def add_despite(parser: argparse.ArgumentParser) -> None:
+    """Add --despite."""
+    parser.add_argument(
+        "--despite",
+        action="append",
+        type=_code,
+        default=[],
+        metavar="CODE",
+        help="a reason of `cluster health` to accept",
+    )
+
+
+def _code(text: str) -> str:
+    """An argparse type: the code of a reason."""
+    from bkspark.core.health import STOP_CODES, UNHEALTHY_CODES
+
+    codes = (*STOP_CODES, *UNHEALTHY_CODES)
+    if text not in codes:
+        raise argparse.ArgumentTypeError(f"{text!r:.100} is not the code of a reason; there are {', '.join(codes)}")
+    return text
 
 
 def duration(text: str) -> int:
@@ -133,10 +149,11 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
 
 def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) -> BookiePlan:
     """Return a plan of this operator that begins now; `seconds` 0: it does not end by itself."""
-    from bkspark.metadata.bookie_plans import BookiePlan
+    from bkspark.metadata.bookie_plans import TIME_MS_MAX, BookiePlan
 
     began = now_ms()
-    return BookiePlan(bookie, kind, this_operator(), began, began + seconds * 1000 if seconds else 0, reason, **facts)
+    until = min(began + seconds * 1000, TIME_MS_MAX) if seconds else 0
+    return BookiePlan(bookie, kind, this_operator(), began, until, reason, **facts)
 
 
 async def end_plan(stored: BookiePlans, bookie: str, kind: str) -> None:

@@ -14,14 +14,14 @@ import shlex
 import subprocess
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, seconds
+from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri, seconds
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
-from bkspark.cli.plans import check_known, check_no_other, harm, new_plan, plans_of, until_mode
+from bkspark.cli.plans import add_despite, check_known, check_no_other, harm, new_plan, now_ms, plans_of, until_mode
 from bkspark.errors import BookKeeperError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,9 +39,12 @@ class Unhealthy(BookKeeperError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("bookies", nargs="*", metavar="ID", help="these bookies, in this order (default: all)")
+    parser.add_argument(
+        "bookies", nargs="*", type=bookie_id, metavar="ID", help="these bookies, in this order (default: all)"
+    )
     parser.add_argument(
         "--command",
+        type=_words,
         metavar="COMMAND",
         help="restart a bookie by this command of this host, such as 'ssh {host} systemctl restart bookie'; {bookie}, "
         "{host} and {port} are replaced (default: bookies of bkspark restart by themselves)",
@@ -49,19 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="for each step (default: 300)"
     )
-    parser.add_argument(
-        "--despite",
-        action="append",
-        default=[],
-        metavar="CODE",
-        help="a reason of `cluster health` to accept",
-    )
-
+    add_despite(parser)
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="say in which order bookies would restart and what is against each now; exit code 10: something is",
     )
+
+
+def _words(command: str) -> list[str]:
+    """An argparse type: the words of a command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{command!r} cannot be split into words: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("the command is empty: name a program")
+    return words
 
 
 def restart(arguments: argparse.Namespace) -> int:
@@ -149,7 +156,8 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     await _until_none(against, arguments.timeout, f"{what} is not restarted")
     stored, registry = await plans_of(client), (await client.context()).registry
     await check_no_other(stored, bookie, MAINTENANCE)
-    if await stored.find(bookie) is not None:
+    there = await stored.find(bookie)
+    if there is not None and not there.is_over(now_ms()):
         raise ConfigurationError(f"bookie {bookie} is in maintenance already: end that first")
     session = await registry.session(bookie)
     # The copies are replaced if this command dies in the middle and the bookie does not come back.
@@ -162,7 +170,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
             progress(f"{what}: restarts")
             await stored.set(dataclasses.replace(plan, restart=uuid.uuid4().hex))
         else:
-            progress(f"{what}: runs {arguments.command}")
+            progress(f"{what}: runs {shlex.join(arguments.command)}")
             await _run(client, bookie, arguments.command)
         await _until_back(client, bookie, session, arguments.timeout, what)
     except BaseException:
@@ -218,21 +226,18 @@ async def _until_back(client: Client, bookie: str, before: int | None, seconds_m
         await asyncio.sleep(POLL_S)
 
 
-async def _run(client: Client, bookie: str, command: str) -> None:
+async def _run(client: Client, bookie: str, command: Sequence[str]) -> None:
     """Run the command that restarts a bookie. Raises ConfigurationError, BookKeeperError."""
     import asyncio
 
     host, port = await (await client.context()).registry.resolve(bookie)
-    try:
-        words = [
-            word.replace("{bookie}", bookie).replace("{host}", host).replace("{port}", str(port))
-            for word in shlex.split(command)
-        ]
-    except ValueError as error:
-        raise ConfigurationError(f"--command {command!r} cannot be split into words: {error}") from None
+    replaced = {"{bookie}": bookie, "{host}": host, "{port}": str(port)}
+    words = list(command)
+    for name, value in replaced.items():
+        words = [word.replace(name, value) for word in words]
     try:
         done = await asyncio.to_thread(subprocess.run, words, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:
-        raise ConfigurationError(f"--command {command!r} cannot be run: {error.strerror}") from None
+        raise ConfigurationError(f"--command {shlex.join(words)} cannot be run: {error.strerror}") from None
     if done.returncode:
         raise BookKeeperError(f"{shlex.join(words)} ended with {done.returncode}: bookie {bookie} is not restarted")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bkspark.cli.arguments import Commands
 from bkspark.cli.shell_language import FAILED, Failure, Shell, ShellParser, Verb
+from bkspark.configuration_files import read, resolved
 from bkspark.errors import BookKeeperError, ConfigurationError
 
 HELP = "help"
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         failed = verb.failed
         return failed if verb.run(shell, options) else 0
     except (Failure, ConfigurationError, BookKeeperError) as error:
-        print(f"bkspark: {' '.join(str(error).split())}", file=sys.stderr)
+        if message := " ".join(str(error).split()):
+            print(f"bkspark: {message}", file=sys.stderr)
         code = error.code if isinstance(error, Failure) else None
         return failed if code is None else code
 
@@ -82,29 +84,15 @@ def _verb_at(words: Sequence[str]) -> int:
 
 
 def _shell(words: Sequence[str], main: Callable[[Sequence[str]], int]) -> Shell:
-    """Return what the options before the verb say. Raises Failure."""
+    """Return what the options before the verb say. Raises Failure, ConfigurationError."""
     parser = ShellParser(prog="bkspark shell", allow_abbrev=False, add_help=False)
     parser.add_argument("-conf", "--conf", type=Path)
     parser.add_argument("--uri")
     parser.add_argument("-ledgeridformat", "--ledgeridformat", choices=("long", "hex", "uuid"), default="long")
     parser.add_argument("-entryformat", "--entryformat", choices=("string", "hex"), default="string")
     options = parser.parse_args(words)
-    values = {} if options.conf is None else _values(options.conf)
+    values = {} if options.conf is None else resolved(read(options.conf, "-conf")[0])
     return Shell(main, options.uri, options.conf, options.ledgeridformat, options.entryformat, values)
-
-
-def _values(path: Path) -> dict[str, str]:
-    """Return the keys of a configuration file that the shell itself needs. Raises Failure."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError as error:
-        raise Failure(f"-conf {path} cannot be read: {error.strerror}") from None
-    values = {}
-    for line in lines:
-        key, separator, value = line.strip().partition("=")
-        if separator and not key.startswith(("#", "!")):
-            values[key.strip()] = value.strip()
-    return values
 
 
 def print_help(verbs: Collection[Verb]) -> None:

@@ -128,10 +128,10 @@ def delete_ledger(shell: Shell, options: Options) -> int:
 def simple_test(shell: Shell, options: Options) -> int:
     words = ["--ensemble", options.ensemble or 3, "--write-quorum", options.writeQuorum or 2]
     words += ["--ack-quorum", options.ackQuorum or 2]
-    try:
-        count = int(options.numEntries or 1000)
-    except ValueError:
-        raise Failure(f"-numEntries {options.numEntries!r} is not a number") from None
+    text = options.numEntries or "1000"
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise Failure(f"-numEntries {text!r:.40} is not a number of entries")
+    count = int(text)
     with tempfile.NamedTemporaryFile() as entries:
         for _ in range(count):
             entries.write(_TEST_LINE)

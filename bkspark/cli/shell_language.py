@@ -32,7 +32,8 @@ REFUSED = 1
 
 
 class Failure(Exception):
-    """A verb fails; the message says why. code: the exit code; None: the verb's usual one."""
+    """A verb fails; the message says why, "" if that is printed already. code: the exit code; None: the verb's usual
+    one."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -99,7 +100,7 @@ class Shell:
     entry_format: str = "string"
     """How entries are written: "string" or "hex"."""
     values: dict[str, str] = field(default_factory=dict)
-    """The keys of the configuration file, with their values."""
+    """The keys that the configuration file sets, with their values."""
 
     def cluster(self, *words: object) -> int:
         """Run a command of `bkspark` on the cluster; return its exit code."""
@@ -119,7 +120,7 @@ class Shell:
         with contextlib.redirect_stdout(printed):
             code = self.cluster(*words, "--json")
         if code:
-            raise Failure(f"{' '.join(map(str, words))} failed")
+            raise Failure("")  # the command has printed why
         found: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
         return found
 
@@ -134,7 +135,7 @@ class Shell:
         if "metadataServiceUri" in self.values:
             return self.values["metadataServiceUri"]
         if "zkServers" in self.values:
-            servers = self.values["zkServers"].replace(",", ";")
+            servers = ";".join(each.strip() for each in self.values["zkServers"].split(","))
             return f"zk+null://{servers}{self.values.get('zkLedgersRootPath', '/ledgers')}"
         if os.environ.get("BKSPARK_URI"):
             return os.environ["BKSPARK_URI"]

@@ -19,6 +19,19 @@ from bkspark.one_line import one_line
 FULL_SHARE = 0.95
 """Share of a bookie's disks above which it is about to refuse entries."""
 EXAMPLES_MAX = 3
+UNHEALTHY_CODES = (
+    "bookie_down",
+    "bookie_unreachable",
+    "bookie_readonly",
+    "bookie_disk_full",
+    "no_writable_bookie",
+    "underreplicated",
+    "autorecovery_disabled",
+    "no_auditor",
+)
+"""The codes of `reasons`."""
+STOP_CODES = ("last_copy", "recovery_quorum", "too_few_bookies", "unreadable_ledgers", "unknown_bookie")
+"""The codes of `StopCheck.reasons`."""
 AVAILABLE, READ_ONLY, DOWN = "available", "readonly", "down"
 
 

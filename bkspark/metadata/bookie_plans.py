@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
-from bkspark.errors import MetadataError, MetadataFormat, NodeExists, NoSuchNode
+from bkspark.errors import MetadataError, MetadataFormat, MetadataVersion, NodeExists, NoSuchNode
 from bkspark.metadata import paths
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.uri import MetadataUri
@@ -23,6 +23,9 @@ _logger = logging.getLogger(__name__)
 
 MAINTENANCE, DRAIN, QUARANTINE = KINDS = ("maintenance", "drain", "quarantine")
 PLAN_BYTES_MAX = 64 * 1024
+TIME_MS_MAX = 253_402_300_799_999
+"""The last moment of the year 9999: a later one cannot be shown as a date."""
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ def decode(data: bytes, bookie: str) -> BookiePlan:
             wanted = (dict,) if name == "progress" else (int,) if name.endswith(("_ms", "_per_s")) else (str,)
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise ValueError(f"{name} is {value!r:.40}")
+            if isinstance(value, int) and value not in (range(TIME_MS_MAX + 1) if name.endswith("_ms") else _INT64):
+                raise ValueError(f"{name} is out of range")
         plan = BookiePlan(bookie, **values)
     except (ValueError, TypeError, RecursionError) as error:
         raise MetadataFormat(f"the plan for bookie {bookie} cannot be read: {error}") from None
@@ -135,13 +140,27 @@ class BookiePlans:
         except NodeExists:
             await self._tree.set(path, data, -1)
 
-    async def update(self, plan: BookiePlan) -> bool:
-        """Store a plan if there is one for that bookie; return whether there is."""
-        try:
-            await self._tree.set(self._path(plan.bookie), encode(plan), -1)
-        except NoSuchNode:
-            return False
-        return True
+    async def update(self, bookie: str, kind: str, changed: Callable[[BookiePlan], BookiePlan]) -> BookiePlan | None:
+        """Replace the plan of a bookie by `changed(plan)`; return what is stored now, None if there is no such plan.
+
+        What others change at the same time is kept: `changed` is then called again, with the plan as it is.
+
+        Raises:
+            MetadataFormat: the plan cannot be read.
+        """
+        while True:
+            try:
+                data, stat = await self._tree.get(self._path(bookie))
+                plan = decode(data, bookie)
+                if plan.kind != kind:
+                    return None
+                plan = changed(plan)
+                await self._tree.set(self._path(bookie), encode(plan), stat.version)
+                return plan
+            except NoSuchNode:
+                return None
+            except MetadataVersion:
+                continue
 
     async def end(self, bookie: str) -> bool:
         """Delete the plan for a bookie; return whether there was one."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bkspark.errors import NoSuchNode
 from bkspark.metadata import paths
+from bkspark.metadata.bookie_plans import TIME_MS_MAX
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 
@@ -77,6 +78,8 @@ def _decode(data: bytes, name: str) -> ChangeRecord:
         at_ms, who, change = facts["at_ms"], facts["who"], facts["change"]
         if isinstance(at_ms, bool) or not (isinstance(at_ms, int) and isinstance(who, str) and isinstance(change, str)):
             raise ValueError("a field has another type")
+        if not 0 <= at_ms <= TIME_MS_MAX:
+            raise ValueError("its time cannot be shown")
     except (ValueError, KeyError, TypeError, RecursionError):
         return ChangeRecord(0, "unknown", f"the record {name} cannot be read")
     return ChangeRecord(at_ms, who, change)

@@ -13,6 +13,7 @@ are the configured ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from bkspark.metadata.dataformats_pb2 import CookieFormat
 
 LAYOUT_VERSION = 5
 LAYOUT_VERSION_MIN = 3
+_VERSION = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ def decode(data: bytes, where: str) -> Cookie:
     """
     try:
         first, _, rest = data.decode().partition("\n")
+        if not _VERSION.fullmatch(first):
+            raise ValueError(f"its first line is {first[:20]!r}, not a layout version such as {LAYOUT_VERSION}")
         version = int(first)
         if not LAYOUT_VERSION_MIN <= version <= LAYOUT_VERSION:
             raise ValueError(f"its layout version is {version}, known are {LAYOUT_VERSION_MIN} to {LAYOUT_VERSION}")

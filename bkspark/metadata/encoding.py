@@ -71,8 +71,12 @@ def decode(data: bytes, ledger_id: int) -> LedgerMetadata:
         else:
             raise ValueError(f"its format version is {version}, the newest known is {VERSION_MAX}")
         return _from_message(message, version)
-    except (ValueError, DecodeError, text_format.ParseError) as error:
-        raise MetadataFormat(f"metadata of ledger {ledger_id} cannot be read: {error}", ledger_id=ledger_id) from None
+    except text_format.ParseError as error:
+        # Its own message may quote the password.
+        why = f"line {error.GetLine()} of the text has an error at column {error.GetColumn()}"
+    except (ValueError, DecodeError) as error:
+        why = str(error)
+    raise MetadataFormat(f"metadata of ledger {ledger_id} cannot be read: {why}", ledger_id=ledger_id)
 
 
 # ---- protobuf ----

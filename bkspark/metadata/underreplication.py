@@ -48,6 +48,8 @@ MARK_TRIES_MAX = 64
 _LEVEL = re.compile("[0-9a-f]{4}")
 _LEAF = re.compile(r"urL(\d{10,19})")
 _LEVELS = 4
+DELAY_S_MAX = 10**9 - 1
+"""The longest lostBookieRecoveryDelay. Apache's auditors read it as a Java int."""
 _SECONDS = re.compile(rb"-?\d{1,9}")
 
 

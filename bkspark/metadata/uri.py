@@ -8,6 +8,7 @@ zk+hierarchical://... zk+flat://... zk+longhierarchical://... zk+legacyhierarchi
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
@@ -15,6 +16,12 @@ from bkspark.ids import parse_host_port
 
 PORT = 2181
 _EXAMPLE = "zk://127.0.0.1:2181/ledgers"
+_NO_USER = "it must not have a user or a password: remove what is before @, and name a JAAS file by saslJaasConfig"
+
+
+def without_user(text: str) -> str:
+    """Return a text with a URI as messages show it: without what comes before an @, which may be a password."""
+    return re.sub(r"://.*@", "://***@", text, flags=re.DOTALL)
 
 
 class LedgerManager(enum.Enum):
@@ -49,26 +56,30 @@ class MetadataUri:
         """
         if not isinstance(text, str):
             raise ConfigurationError(f"metadata URI must be text, as {_EXAMPLE}, not {text!r:.80}")
+        shown = without_user(text)
         scheme, separator, rest = text.partition("://")
         authority, slash, path = rest.partition("/")
         store, _, manager_name = scheme.partition("+")
         if not separator or store != "zk":
-            raise ConfigurationError(f"metadata URI {text!r} must begin with zk://, as in {_EXAMPLE}")
+            raise ConfigurationError(f"metadata URI {shown!r} must begin with zk://, as in {_EXAMPLE}")
         managers = {manager.value: manager for manager in LedgerManager} | {"": None, "null": None}
         if manager_name not in managers:
             known = ", ".join(sorted(name for name in managers if name))
-            raise ConfigurationError(f"metadata URI {text!r}: ledger manager {manager_name!r} is not one of {known}")
+            raise ConfigurationError(f"metadata URI {shown!r}: ledger manager {manager_name!r} is not one of {known}")
         if not authority:
-            raise ConfigurationError(f"metadata URI {text!r} names no host, as {_EXAMPLE} does")
+            raise ConfigurationError(f"metadata URI {shown!r} names no host, as {_EXAMPLE} does")
         hosts = []
         for host in authority.replace(",", ";").split(";"):
             try:
+                if "@" in host:
+                    raise ValueError
                 hosts.append(parse_host_port(host if ":" in host else f"{host}:{PORT}"))
             except ValueError as error:
-                raise ConfigurationError(f"metadata URI {text!r}: {error}") from None
+                why = error if shown == text else _NO_USER
+                raise ConfigurationError(f"metadata URI {shown!r}: {why}") from None
         root = "/" + path.strip("/")
         if not slash or {"", ".", ".."} & set(root.split("/")[1:]):
-            raise ConfigurationError(f"metadata URI {text!r} names no root path, as {_EXAMPLE} does")
+            raise ConfigurationError(f"metadata URI {shown!r} names no root path, as {_EXAMPLE} does")
         return cls(tuple(hosts), root, managers[manager_name])
 
     @property

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import EARLIEST, LATEST
+from bkspark.metadata.uri import without_user
 from bkspark.metadata.zookeeper_options import JAAS_FILE, ZooKeeperOptions, read_zookeeper_file, zookeeper_options
 from bkspark.secret_files import ENCRYPTION_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, PASSWORD_VARIABLE
 from bkspark.security.client_keys import client_sasl, read_client_sasl
@@ -511,7 +512,7 @@ def _checked(option: Option, value: str) -> Any:
     try:
         return option.check(value)
     except ValueError as error:
-        shown = "***" if option.name == "password" else values.shown(value)
+        shown = "***" if option.name == "password" else values.shown(without_user(value))
         raise ConfigurationError(f"option '{option.name}' is {shown}, which {error} ({option.meaning})") from None
 
 

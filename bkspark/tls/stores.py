@@ -43,10 +43,10 @@ def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
     password = _password(options.key_store_password_path, "tlsKeyStorePasswordPath")
     kind = _kind_of(content, path, "tlsKeyStore", options.key_store_type)
     if kind is StoreType.PKCS12:
-        key, chain = _open_pkcs12(content, path, "tlsKeyStore", password.strip())
+        key, chain = _open_pkcs12(content, path, "tlsKeyStore", password.strip(), options.key_store_password_path)
         _check_validity(chain, path)
         with _secret_file(key + chain) as name:
-            _load_pair(context, name, None, [b""], path)
+            _load_pair(context, name, None, [b""], path, None)
         return
     chain_path = options.certificate_path
     if chain_path is None:
@@ -57,7 +57,7 @@ def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
     _check_validity(chain, chain_path)
     # Apache's bookies take the whole file as the password; an editor's last line break is left out here if need be.
     passwords = list(dict.fromkeys([password, password.rstrip(b"\r\n")]))
-    _load_pair(context, chain_path, path, passwords, path)
+    _load_pair(context, chain_path, path, passwords, path, options.key_store_password_path)
 
 
 def use_trusted_certificates(context: ssl.SSLContext, options: TlsOptions) -> None:
@@ -73,7 +73,7 @@ def use_trusted_certificates(context: ssl.SSLContext, options: TlsOptions) -> No
     kind = _kind_of(content, path, "tlsTrustStore", options.trust_store_type)
     if kind is StoreType.PKCS12:
         password = _password(options.trust_store_password_path, "tlsTrustStorePasswordPath")
-        _, content = _open_pkcs12(content, path, "tlsTrustStore", password.strip())
+        _, content = _open_pkcs12(content, path, "tlsTrustStore", password.strip(), options.trust_store_password_path)
     certificates = _CERTIFICATES.findall(content)
     if not certificates:
         raise ConfigurationError(f"tlsTrustStore={path}: the file has no certificate")
@@ -98,7 +98,12 @@ def files_of(options: TlsOptions) -> list[str]:
 
 
 def _load_pair(
-    context: ssl.SSLContext, chain_path: str, key_path: str | None, passwords: list[bytes], shown: str
+    context: ssl.SSLContext,
+    chain_path: str,
+    key_path: str | None,
+    passwords: list[bytes],
+    shown: str,
+    password_path: str | None,
 ) -> None:
     for index, password in enumerate(passwords, 1):
         try:
@@ -110,6 +115,7 @@ def _load_pair(
                 raise ConfigurationError(
                     f"tlsKeyStore={shown}: key and certificate cannot be used ({_reason(error)}). The key must be "
                     "readable with the password in tlsKeyStorePasswordPath, and fit the certificate"
+                    f"{_if_missing(password_path)}"
                 ) from None
 
 
@@ -129,7 +135,9 @@ def _kind_of(content: bytes, path: str, key: str, declared: StoreType | None) ->
     return found
 
 
-def _open_pkcs12(content: bytes, path: str, key: str, password: bytes) -> tuple[bytes, bytes]:
+def _open_pkcs12(
+    content: bytes, path: str, key: str, password: bytes, password_path: str | None
+) -> tuple[bytes, bytes]:
     """Return the private key and the certificates as PEM, the key's own certificate first; b"" for no key."""
     try:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
@@ -142,6 +150,7 @@ def _open_pkcs12(content: bytes, path: str, key: str, password: bytes) -> tuple[
     except ValueError:
         raise ConfigurationError(
             f"{key}={path}: the store cannot be opened with the password in {key}PasswordPath, or is damaged"
+            f"{_if_missing(password_path)}"
         ) from None
     found = [store.cert, *store.additional_certs]
     certificates = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found if each is not None)
@@ -174,6 +183,14 @@ def _secret_file(content: bytes) -> Iterator[str]:
 def _password(path: str | None, key: str) -> bytes:
     """Return the content of a password file. Without one the password is empty, as in Apache's bookies."""
     return b"" if path is None or not os.path.exists(path) else read_file(path, f"{key}={path}")
+
+
+def _if_missing(path: str | None) -> str:
+    """Return the end of a message if a password file is missing. It does not show the name, which may be the password
+    itself by mistake."""
+    if path is None or os.path.exists(path):
+        return ""
+    return ". There is no file of the name that is set there, so the password is empty: name a file that holds it"
 
 
 def _reason(error: Exception) -> str:

@@ -16,7 +16,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
-from bkspark.metadata.underreplication import UnderreplicationStore
+from bkspark.metadata.underreplication import DELAY_S_MAX, UnderreplicationStore
 from bkspark.security.roles import Role
 from bkspark_console.access import actions_of, needs, view_of, who_of
 from bkspark_console.bookie_http import BookieHttpError
@@ -26,7 +26,6 @@ from bkspark_console.parameters import BadParameter, choice, whole_number
 from bkspark_console.render import render
 
 PAGE = 50
-DELAY_S_MAX = 10**9 - 1
 RATE_MIB_MAX = 10**8
 WORKERS_MAX = 200
 

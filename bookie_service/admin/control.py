@@ -139,7 +139,7 @@ async def _done(line: bytes, who: str, do: Do) -> dict[str, Any]:
     """Carry out a request; return the response."""
     try:
         request = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         request = None
     if not isinstance(request, dict) or not isinstance(request.get("do"), str):
         return {"error": f"not a request: {line[:100]!r}"}

@@ -16,6 +16,7 @@ from typing import Any
 from bkspark.errors import BookKeeperError
 from bkspark.log_limit import no_digits
 from bkspark.metadata.bookie_plans import BookiePlan
+from bkspark.one_line import one_line
 from bookie_service.admin.command_audit import commanded, operator
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
@@ -55,7 +56,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     bookie, who = arguments.bookie, operator()
     if arguments.status:
         plan = await drain_plans.running(cluster, bookie)
-        await drain_plans.set_rate(cluster, plan, arguments.rate)
+        await drain_plans.set_rate(cluster, bookie, arguments.rate)
         if arguments.rate:
             await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {arguments.rate}", bookie=bookie)
         return _tell(arguments, dataclasses.asdict(plan), status_line(plan))
@@ -140,14 +141,19 @@ def _line(progress: DrainProgress) -> str:
 
 
 def status_line(plan: BookiePlan) -> str:
-    """Return how far a drain is, and whether a process still carries it out."""
+    """Return how far a drain is, whether a process still carries it out, and which ledgers wait or are blocked."""
     known = {each.name for each in dataclasses.fields(DrainProgress)}
     facts: dict[str, Any] = {name: value for name, value in plan.progress.items() if name in known}
     line = _line(DrainProgress(**facts)) if facts else "no process has reported yet"
     at_ms = plan.progress.get("at_ms")
     if isinstance(at_ms, int) and facts.get("ledgers_left") and (silent_s := time.time() - at_ms / 1000) > SILENT_S:
         line += f"; no process has reported for {silent_s:.0f} s: --resume continues it"
-    return f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"
+    lines = [f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"]
+    if waiting := facts.get("waiting"):
+        lines.append(f"  wait for their writers: {', '.join(map(str, waiting))}")
+    for ledger, reason in facts.get("blocked", {}).items():
+        lines.append(f"  ledger {ledger} is not moved yet: {one_line(reason)}")
+    return "\n".join(lines)
 
 
 def shown(bookie: str, preview: DrainPreview) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bkspark.configuration_files import read
 from bkspark.errors import ConfigurationError
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.operation.audit import audit
 from bookie_service.replication.options import RepairOptions
 from bookie_service.settings.configuration import Configuration, configure, is_secret
-from bookie_service.settings.file import read
 from bookie_service.settings.table import TABLE
 
 logger = logging.getLogger(__name__)

@@ -98,6 +98,8 @@ class _Left:
 
     share: CopyEstimate
     """How much there is to copy."""
+    is_named: bool = True
+    """Whether it still named the bookie when this process had its lock: others may have moved or deleted it."""
     run: RepairRun | None = None
     """The repair in progress, or None."""
     due_s: float = 0.0
@@ -203,8 +205,11 @@ class Drain:
     async def _plan(self) -> BookiePlan:
         plan = await self._plans.find(self._bookie)
         if plan is None or plan.kind != DRAIN:
-            raise DrainCancelled(f"the drain of bookie {self._bookie} was cancelled; what was copied stays")
+            raise self._cancelled()
         return plan
+
+    def _cancelled(self) -> DrainCancelled:
+        return DrainCancelled(f"the drain of bookie {self._bookie} was cancelled; what was copied stays")
 
     async def _watch(self) -> None:
         """Report the progress, follow the plan's rate, and raise DrainCancelled if the plan is deleted; for ever."""
@@ -215,11 +220,11 @@ class Drain:
     async def _tell(self) -> None:
         progress = self.progress()
         self._report(progress)
-        plan = await self._plan()
-        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         facts = {**dataclasses.asdict(progress), "at_ms": time.time_ns() // 1_000_000, "by": self._who}
-        if not await self._plans.update(dataclasses.replace(plan, progress=facts)):
-            await self._plan()
+        plan = await self._plans.update(self._bookie, DRAIN, lambda plan: dataclasses.replace(plan, progress=facts))
+        if plan is None:
+            raise self._cancelled()
+        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
 
     def progress(self) -> DrainProgress:
         """Return how far the drain is."""
@@ -296,7 +301,7 @@ class Drain:
                 await store.unlock(ledger_id)
         if ended.outcome is Outcome.GONE or (metadata is not None and not names(metadata, self._bookie)):
             del self._left[ledger_id]
-            self.moved += 1
+            self.moved += left.is_named
             return
         if metadata is not None:
             left.share = share_of(metadata, {self._bookie})
@@ -313,7 +318,9 @@ class Drain:
         try:
             stored = await context.ledgers.read(ledger_id)
         except NoSuchLedger:
+            left.is_named = False
             return Ended(Outcome.GONE), None
+        left.is_named = names(stored.metadata, self._bookie)
         core = RepairCore(
             ledger_id,
             stored.metadata,

@@ -36,7 +36,7 @@ async def begin(
         raise ConfigurationError(f"no other bookie than {bookie} takes writes, so nothing can be copied: start others")
     plan, now_ms = await cluster.plans().find(bookie), time.time_ns() // 1_000_000
     if plan is not None and plan.kind == DRAIN:
-        await set_rate(cluster, plan, bytes_per_s)
+        await set_rate(cluster, bookie, bytes_per_s)
         return plan
     if plan is not None and not plan.is_over(now_ms):
         raise ConfigurationError(f"bookie {bookie} is in {plan.kind} by {plan.who}: end that first")
@@ -44,10 +44,10 @@ async def begin(
     return None
 
 
-async def set_rate(cluster: RepairedCluster, plan: BookiePlan, bytes_per_s: int) -> None:
+async def set_rate(cluster: RepairedCluster, bookie: str, bytes_per_s: int) -> None:
     """Change the rate of a drain, which may run in another process; 0: leave the rate as it is."""
     if bytes_per_s:
-        await cluster.plans().update(dataclasses.replace(plan, bytes_per_s=bytes_per_s))
+        await cluster.plans().update(bookie, DRAIN, lambda plan: dataclasses.replace(plan, bytes_per_s=bytes_per_s))
 
 
 async def running(cluster: RepairedCluster, bookie: str) -> BookiePlan:

@@ -66,12 +66,12 @@ def _choose(options: AddressOptions) -> tuple[str, str]:
         host = options.advertised_address
         listen_at = _EVERYWHERE
         if options.listening_interface is not None:
-            listen_at = _interface_address(options.listening_interface)
+            listen_at = _interface_address(options.listening_interface, options.interface_as_given)
         elif _is_loopback(host):
             listen_at = "127.0.0.1" if host == "localhost" else host
         return host, listen_at
     if options.listening_interface is not None:
-        address = listen_at = _interface_address(options.listening_interface)
+        address = listen_at = _interface_address(options.listening_interface, options.interface_as_given)
     else:
         address, listen_at = _host_address(), _EVERYWHERE
     if _is_loopback(address):
@@ -97,8 +97,8 @@ def _host_address() -> str:
         ) from None
 
 
-def _interface_address(name: str) -> str:
-    """Return the IPv4 address of a network interface."""
+def _interface_address(name: str, as_given: str | None) -> str:
+    """Return the IPv4 address of a network interface. `as_given`: the name in messages; None: the name itself."""
     request = struct.pack("256s", name.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -106,7 +106,7 @@ def _interface_address(name: str) -> str:
         except OSError:
             known = ", ".join(interface for _, interface in socket.if_nameindex())
             raise ConfigurationError(
-                f"listeningInterface={name}: no such interface with an IPv4 address; there are {known}"
+                f"listeningInterface={as_given or name}: no such interface with an IPv4 address; there are {known}"
             ) from None
     return socket.inet_ntoa(answer[20:24])
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bkspark.configuration_files import read
 from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata.uri import MetadataUri
@@ -39,7 +40,6 @@ from bookie_service.settings.authentication import (
     listener_authentication,
     note_missing_client,
 )
-from bookie_service.settings.file import read
 from bookie_service.settings.http_options import EVERYWHERE, THIS_HOST, HttpLimits, HttpOptions
 from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.settings.service_options import AddressOptions, ServiceOptions
@@ -236,6 +236,7 @@ def _address(keys: Values) -> AddressOptions:
         bookie_id=keys.parsed("bookieId", check_bookie_id),
         advertised_address=keys.parsed("advertisedAddress", _checked_host),
         listening_interface=keys.text("listeningInterface"),
+        interface_as_given=keys.as_given("listeningInterface"),
     )
     if not keys.flag("allowEphemeralPorts", False) and options.port == 0:
         raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
@@ -283,6 +284,9 @@ def _metadata_uri(keys: Values) -> MetadataUri:
     def of_servers(servers: str) -> MetadataUri:
         return MetadataUri.parse(f"zk://{servers.replace(',', ';')}{root}")
 
+    if "@" in (servers := keys.text("zkServers") or ""):
+        shown = f"***@{servers.rpartition('@')[2]}"
+        raise refused("zkServers", shown, "it must name hosts alone, without a user or a password before @")
     return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(f"{_DEFAULT_SERVERS}{root}")
 
 

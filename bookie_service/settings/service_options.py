@@ -21,12 +21,17 @@ from bookie_service.storage.ledgers.base import StoreOptions
 
 @dataclass(frozen=True, slots=True)
 class AddressOptions:
-    """Where the bookie listens, and how others find it; see `settings.address`."""
+    """Where the bookie listens, and how others find it; see `settings.address`.
+
+    interface_as_given: `listening_interface` as the configuration has it, for messages: a variable that it names may
+        hold a secret. None: the same.
+    """
 
     port: int = bounded(3181, 0, 65535)
     bookie_id: str | None = None
     advertised_address: str | None = None
     listening_interface: str | None = None
+    interface_as_given: str | None = None
     allow_loopback: bool = False
     use_host_name: bool = False
     use_short_host_name: bool = False

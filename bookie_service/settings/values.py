@@ -20,13 +20,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from bkspark import properties
+from bkspark.configuration_files import named
 from bkspark.errors import ConfigurationError
+from bkspark.metadata.uri import without_user
 
 _T = TypeVar("_T")
 _WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}))")
 """It excludes other digits and marks that int() accepts. Numbers that do not fit Java's long are refused afterwards."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?", re.ASCII)
-_VARIABLE = re.compile(r"\$\{([^${}]+)\}")
 _PARTS = re.compile(r"\w{4,}")
 TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
 SECRET_WORDS = ("passwd", "password", "secret")
@@ -34,7 +36,6 @@ SECRET_WORDS = ("passwd", "password", "secret")
 NULL = "null"
 """The text in Apache's files for a class or a name that is not set."""
 _SHOWN_CHARACTERS_MAX = 200
-_INTERPOLATIONS_MAX = 100
 _LONG_MAX = (1 << 63) - 1
 _YEARS_S = 10 * 366 * 86_400
 _COUNT_MAX = 1_000_000_000
@@ -82,6 +83,7 @@ def refused(key: str, text: str, what_is_right: str) -> ConfigurationError:
 def _shown(key: str, text: str) -> str:
     if any(word in key.lower() for word in SECRET_WORDS):
         return "***"
+    text = without_user(text)
     return _shortened(text if text.isprintable() else ascii(text))
 
 
@@ -180,8 +182,13 @@ class Values:
         parts = {part for found in named for part in _PARTS.findall(found)}
         return "what it names is not usable here" if any(part in message for part in parts) else message
 
+    def as_given(self, key: str) -> str | None:
+        """Return the value with its references, after it was read; None: it has no reference that was replaced."""
+        return self._values.get(key, "").strip() if key in self._named else None
+
     def _as_given(self, key: str, text: str) -> str:
-        return self._values.get(key, "").strip() if key in self._named else text
+        given = self.as_given(key)
+        return text if given is None else given
 
     def note(self, key: str, text: str, what: str) -> None:
         """Note that a value is not used as given. It is noted once, however many options follow a key."""
@@ -220,29 +227,22 @@ class Values:
 
     def _interpolated(self, key: str, text: str) -> str:
         """Return the text with each `${...}` replaced. An unknown name stays unchanged, as in Apache's bookies."""
-        given = text
-        for _ in range(_INTERPOLATIONS_MAX):
-            replaced = _VARIABLE.sub(lambda match: self._looked_up(key, given, match), text)
-            if replaced == text:
-                return text
-            text = replaced
-        raise refused(key, given, "what it refers to refers to itself")
+        try:
+            return properties.replaced(text, lambda reference: self._looked_up(key, text, reference))
+        except ValueError as error:
+            raise refused(key, text, str(error)) from None
 
-    def _looked_up(self, key: str, text: str, match: re.Match[str]) -> str:
-        name, _, default = match[1].partition(":-")
-        found: str | None
+    def _looked_up(self, key: str, text: str, reference: str) -> str | None:
+        name, has_default, default = reference.partition(":-")
         if name == key:
             raise refused(key, text, "what it refers to refers to itself")
-        if name.startswith("env:"):
-            found = self._environment.get(name.removeprefix("env:"))
-        elif ":" in name:
+        if ":" in name and not name.startswith("env:"):
             raise refused(key, text, f"only Java can replace ${{{name}}}: write what it stands for")
-        else:
-            found = self._values.get(name)
+        found = named(name, self._values, self._environment)
         if found is None:
-            return default if ":-" in match[1] else match[0]
+            return default if has_default else None
         if found.strip():
-            self._named.setdefault(key, {})[found.strip()] = match[0]
+            self._named.setdefault(key, {})[found.strip()] = f"${{{reference}}}"
         return found.strip()
 
 

@@ -115,7 +115,8 @@ def check_drain(api: Api, child: BookieChild) -> None:
     """Begin a drain to another bookie, slowly, and cancel it."""
     at = f"/api/v2/cluster/bookies/{child.id}"
     draining = api("POST", f"{at}/drain", {"bytes_per_s": 1}, status=202)
-    api("POST", f"{at}/drain", {}, status=400)
+    api("POST", f"{at}/drain", {"bytes_per_s": 2}, status=400)
+    assert f"audit: http:127.0.0.1: set the rate of the drain of bookie {child.id} to 2" in child.log_text()
     assert api("DELETE", f"{at}/plan")["ended"] is True
     operation = f"/api/v2/operations/{draining['id']}"
     wait_until(lambda: api("GET", operation)["state"] == "failed", "the drain to be cancelled")
@@ -168,6 +169,9 @@ def check_ledgers(api: Api) -> None:
     ledger = api("GET", "/api/v2/ledgers/2")
     assert (ledger["lastEntryId"], ledger["state"]) == (11, "CLOSED")
     assert "password" not in ledger
+    # A bookie answers a read of entry -1 with the last entry, which does not belong on a page.
+    wrong = api("GET", "/api/v2/ledgers/2/entries?after=-2", status=400)["error"]["message"]
+    assert wrong == "after must be at least -1"
     page = api("GET", "/api/v2/ledgers/2/entries?limit=10")
     assert [base64.b64decode(each["value"]) for each in page["entries"]] == [b"\x00\xff%d" % n for n in range(10)]
     page = api("GET", f"/api/v2/ledgers/2/entries?after={page['next']}")

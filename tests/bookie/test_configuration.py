@@ -150,6 +150,8 @@ TLS = {"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
         ),
         ({"bookieId": "${bookieId}"}, "bookieId=${bookieId}: what it refers to refers to itself"),
         ({"metadataServiceUri": "zk://h"}, "names no root path"),
+        ({"metadataServiceUri": "zk://u:hunter2@h/l"}, "metadataServiceUri=zk://***@h/l: metadata URI 'zk://***@h/l'"),
+        ({"zkServers": "h:2181,u:hunter2@i:2181"}, "zkServers=***@i:2181: it must name hosts alone"),
         ({"majorCompactionThreshold": "half"}, "majorCompactionThreshold=half: it must be a number from "),
         ({"gcDeletedShareMax": "nan"}, "gcDeletedShareMax=nan: it must be a number from "),
         ({"majorCompactionThreshold": "1.1"}, "majorCompactionThreshold=1.1: it must be a number from "),
@@ -338,9 +340,14 @@ def test_advertised_loopback_is_listened_on_alone() -> None:
         chosen.listener.close()
 
 
-def test_unknown_interface_is_named_with_those_there_are() -> None:
+def test_unknown_interface_is_named_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"listeningInterface=nope0: .*there are .*lo"):
         bound(listening_interface="nope0")
+    monkeypatch.setenv("BK_WORD", "hunter2secret")
+    options = configure({"listeningInterface": "${env:BK_WORD}"}).address
+    with pytest.raises(ConfigurationError, match=r"listeningInterface=\$\{env:BK_WORD\}: no such interface") as caught:
+        address.bind(options)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_port_in_use_is_named() -> None:

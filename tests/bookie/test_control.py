@@ -144,7 +144,7 @@ def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_bookie(tmp_path
     assert not path.exists()
 
 
-@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b'{"do": 1}\n', b"\xff\n"])
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b'{"do": 1}\n', b"\xff\n", b"[" * 60_000 + b"\n"])
 def test_what_is_not_a_request_is_answered_with_an_error(line: bytes, tmp_path: Path) -> None:
     directories = ledgers(tmp_path)
 

@@ -323,6 +323,38 @@ def test_head_has_no_body_and_100_continue_is_answered() -> None:
     assert first.startswith(b"HTTP/1.1 100 ")
 
 
+def test_a_body_that_is_announced_as_too_large_is_refused_before_it_comes() -> None:
+    """The peer was asked for the rest by 100, and waited for until the time-out of a silent one."""
+
+    def act(port: int) -> bytes:
+        lines = b"Content-Length: 99999999999999\r\nExpect: 100-continue\r\n"
+        return talk(port, head(b"PUT /echo", lines), half_closes=False)
+
+    reply = served(act, replace(LIMITS, idle_s=3600.0))
+    assert isinstance(reply, bytes)
+    assert status_of(reply) == 413
+    assert reply.endswith(b"the request's body is too large\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (b"/api/v2/%ff", "the path is not UTF-8"),
+        (b"/api/v2/ledgers?" + b"a=1&" * 101, "it has more than 100 parameters"),
+        (b"http://[/api/v2", "the target cannot be understood"),
+    ],
+)
+def test_a_target_that_cannot_be_read_says_why(target: bytes, why: str) -> None:
+    reply = served(lambda port: talk(port, head(b"GET " + target)))
+    assert isinstance(reply, bytes)
+    assert status_of(reply) == 400
+    headers, _, body = reply.partition(b"\r\n\r\n")
+    if target.startswith(b"/api/v2/"):
+        assert b"application/json" in headers
+        body = json.loads(body)["error"]["message"].encode() + b"\n"
+    assert body.decode() == f"this is not a request: {why}\n"
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [

@@ -54,6 +54,9 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
             "reasons": [],
         }
         assert health("--can-stop", "127.0.0.1:1", code=10)["can_stop"]["reasons"][0]["code"] == "unknown_bookie"
+        twice = ["cluster", "health", "--uri", cluster.uri, "--can-stop", holder, "--can-stop", other.id]
+        assert main(twice) == 2
+        assert "--can-stop takes one bookie" in capfd.readouterr().err
         _check_damaged_metadata(cluster.uri, other.id, health)
         # At once, not when its session has ended (finding M1: a dead bookie was "available").
         other.kill()

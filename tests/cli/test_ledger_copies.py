@@ -131,6 +131,8 @@ def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tm
         assert client.open(ledger_id).read(0, 0)[0] == b"kept"
         console.json("ledger", "restore", ledger_id, file, "--update")
         file.write_bytes(b"?")
-        assert "header line is missing" in console.fails(1, "ledger", "restore", ledger_id, file, "--update").err
+        wrong = console.fails(2, "ledger", "restore", ledger_id, file, "--update").err
+        assert f"FILE {str(file)!r} does not hold metadata of a ledger" in wrong
+        assert "header line is missing" in wrong
         assert "cannot be read" in console.fails(2, "ledger", "restore", ledger_id, tmp_path / "none").err
         client.delete(ledger_id)

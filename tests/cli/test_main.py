@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -50,6 +51,22 @@ def test_version_is_that_of_the_package(capsys):
         (f"ledger create --uri {AWAY} --write-quorum 2 --ack-quorum 3", ["--ack-quorum 3", "E >= W >= A"]),
         (f"ledger create --uri {AWAY} --type durable", ["'durable'", "pd_journal", "vd_journal"]),
         (f"ledger write --uri {AWAY} /nowhere/at-all", ["'/nowhere/at-all'"]),
+        # A path of the metadata store would begin elsewhere, or name the parent of all bookies.
+        (f"cookie show ../x --uri {AWAY}", ["'../x'", "letters, digits"]),
+        (f"cookie delete a/b --uri {AWAY}", ["'a/b'", "letters, digits"]),
+        (f"cluster maintenance --end .. --uri {AWAY}", ["'..'", "letters, digits"]),
+        (f"cluster drain --cancel ../x --uri {AWAY}", ["'../x'", "letters, digits"]),
+        (f"cluster restart b:1 ../x --uri {AWAY}", ["'../x'", "letters, digits"]),
+        (f"cluster endpoints x/.. --uri {AWAY}", ["'x/..'", "letters, digits"]),
+        (f"cluster rename b:1 b/1 --uri {AWAY}", ["'b/1'", "letters, digits"]),
+        (f"ledger read 5 --bookie ../x --uri {AWAY}", ["'../x'", "letters, digits"]),
+        (f"cluster delay -5 --uri {AWAY}", ["'-5'", "0 to 999999999"]),
+        (f"cluster restart --command '' --uri {AWAY}", ["--command", "empty"]),
+        (f"cluster restart --despite last_copies --uri {AWAY}", ["'last_copies'", "last_copy"]),
+        (f"cluster maintenance b:1 --despite x --uri {AWAY}", ["'x'", "recovery_quorum"]),
+        (f"cluster delay 1000000000 --uri {AWAY}", ["'1000000000'", "0 to 999999999"]),
+        (f"cluster health --can-stop b:1 --can-stop b:2 --uri {AWAY}", ["--can-stop", "one bookie"]),
+        ("ledger list --uri zk://user:hunter2@host:2181/ledgers", ["zk://***@host:2181/ledgers", "saslJaasConfig"]),
         ("local --bookies 0", ["--bookies", "'0'"]),
         ("local --zk-port 70000", ["--zk-port", "'70000'"]),
         ("local --set novalue", ["--set", "'novalue'"]),
@@ -65,7 +82,7 @@ def test_version_is_that_of_the_package(capsys):
     ],
 )
 def test_wrong_command_line_is_one_line_that_names_it_and_exit_code_2(command, names, capsys):
-    assert main(command.split()) == 2
+    assert main(shlex.split(command)) == 2
     assert_one_line(capsys.readouterr(), *names)
 
 

@@ -126,6 +126,14 @@ def test_verbs_that_apaches_shell_has_on_our_cluster_answer_alike(
         ("cookie_delete b:1", ""),
     ):
         assert said in shell(words), words
+    for words, said in (
+        ("simpletest -n -5", "-numEntries '-5' is not a number of entries"),
+        ("simpletest -e 1 -w 2 -a 1", "ensemble size 1 is below write quorum 2"),
+        ("cookie_create -cf /proc/version b:1", "its first line is 'Linux version"),
+    ):
+        found = shell(words, 255)
+        assert said in found, (words, found)
+        assert found.count("\n") == 1, (words, found)
     assert "exists already" in shell(f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", 255)
     assert "no cookie" in shell("cookie_get b:1", 255)
     assert "one and only one" in shell("listbookies", 1)
@@ -335,3 +343,36 @@ def test_directories_are_not_added_and_that_is_said(
     bookie.set(advertisedAddress="127.0.0.1", ledgerDirectories=ledgers)
     assert "nothing is changed" in shell("updatecookie -b ip")
     assert bookie.cookies() == [bookie.child.id]
+
+
+@pytest.mark.cluster
+def test_configuration_file_is_read_as_by_the_bookie(
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It was read line by line: a continued line, a reference or an included file named other directories, which
+    `bookieformat` deletes."""
+    child = BookieChild(tmp_path / "bookie", new_cluster(zookeeper.connect_string, uuid.uuid4().hex))
+    monkeypatch.setenv("BOOKIE_DISK", str(tmp_path / "bookie"))
+    ledgers = [str(tmp_path / "bookie" / name) for name in ("one", "two")]
+    child.settings |= {"ledgerDirectories": ",".join(ledgers), "journalDirectories": str(tmp_path / "bookie" / "log")}
+    file, included = tmp_path / "bk_server.conf", tmp_path / "more.conf"
+    lines = {key: value for key, value in child.settings.items() if not key.endswith("Directories")}
+    file.write_text(
+        "# ledgerDirectories=/not/this\ninclude = more.conf\ndisk : ${env:BOOKIE_DISK}\n"
+        "ledgerDirectories ${disk}/one,\\\n    ${disk}/two\nbookiePort=1\n"
+    )
+    included.write_text("".join(f"{key}={value}\n" for key, value in lines.items()) + "journalDirectories: ${disk}/log")
+    shell = Shell(monkeypatch, capfd, "-conf", str(file))
+    with child.running(file):
+        assert child.id in shell("listbookies -rw")
+    assert child.id in shell("updatecookie -list")
+    journals = shell("listfilesondisc -txn")
+    assert str(tmp_path / "bookie" / "log" / "current") in journals
+    formatted = shell("bookieformat -f")
+    for each in ledgers:
+        assert f"deleted {each}/current" in formatted
+    file.write_text("include = bk_server.conf\n")
+    assert "files include themselves" in shell("lastmark", 255)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 
+from bkspark.core import health
 from bkspark.core.health import (
     EXAMPLES_MAX,
     FULL_SHARE,
+    STOP_CODES,
+    UNHEALTHY_CODES,
     BookieFacts,
     ClusterFacts,
     Reason,
@@ -23,6 +29,11 @@ def codes(
     *bookies: BookieFacts, underreplicated: int = 0, enabled: bool = True, auditor: str | None = "b0"
 ) -> set[str]:
     return {each.code for each in reasons(ClusterFacts(bookies, underreplicated, enabled, auditor))}
+
+
+def test_lists_of_codes_have_every_code() -> None:
+    given = re.findall(r'Reason\("(\w+)"', inspect.getsource(health))
+    assert sorted(given) == sorted({*UNHEALTHY_CODES, *STOP_CODES})
 
 
 def test_cluster_in_order_has_no_reason_also_without_autorecovery() -> None:

@@ -102,7 +102,7 @@ def _offset_seeds() -> Iterator[bytes]:
 
 
 def _configuration(data: bytes) -> configuration.Configuration:
-    """As `settings.file.read` and `configure` do, but no other file is included."""
+    """As `configuration_files.read` and `configure` do, but no other file is included."""
     try:
         pairs = properties.pairs(data.decode())
     except ValueError as error:

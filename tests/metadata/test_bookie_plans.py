@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import uuid
 
 import pytest
 
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.errors import MetadataFormat
 from bkspark.metadata import bookie_plans
 from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, QUARANTINE, BookiePlan, BookiePlans
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
 
 URI = MetadataUri.parse("zk://simulated:2181/ledgers")
 PLAN = BookiePlan("10.0.0.1:3181", MAINTENANCE, "ada@host", 17, 99, "new disk", "again", 5, {"ledgers": 3})
@@ -27,7 +31,11 @@ def test_form_keeps_every_field_and_leaves_out_those_of_later_versions() -> None
     "data",
     [b"", b"{", b"[]", b"7", b'{"kind": "drain"}', b'{"kind": "x", "who": "w", "since_ms": 1}', b"\xff",
      b'{"kind": "drain", "who": "w", "since_ms": "1"}', b'{"kind": "drain", "who": "w", "since_ms": true}',
-     b"[" * 100_000],
+     b"[" * 100_000,
+     # Such a time ended whatever shows it, and a bookie that follows the plan.
+     b'{"kind": "drain", "who": "w", "since_ms": 1, "until_ms": 9999999999999999999}',
+     b'{"kind": "drain", "who": "w", "since_ms": -1}',
+     b'{"kind": "drain", "who": "w", "since_ms": 1, "bytes_per_s": 99999999999999999999}'],
 )  # fmt: skip
 def test_other_bytes_are_an_error_with_the_bookie(data: bytes) -> None:
     with pytest.raises(MetadataFormat, match="the plan for bookie b:1"):
@@ -40,6 +48,10 @@ def test_end_of_a_plan_is_its_time_or_never() -> None:
     assert not BookiePlan("b:1", DRAIN, "w", 1).is_over(1 << 60)
     kinds = {kind: BookiePlan("b:1", kind, "w", 1).sets_read_only for kind in bookie_plans.KINDS}
     assert kinds == {MAINTENANCE: True, DRAIN: True, QUARANTINE: False}
+
+
+def with_rate(plan: BookiePlan) -> BookiePlan:
+    return dataclasses.replace(plan, bytes_per_s=7)
 
 
 def test_plans_are_stored_replaced_watched_and_ended(caplog: pytest.LogCaptureFixture) -> None:
@@ -56,11 +68,12 @@ def test_plans_are_stored_replaced_watched_and_ended(caplog: pytest.LogCaptureFi
         await plans.set(PLAN)
         await asyncio.wait_for(woken.wait(), 10)
         other = BookiePlan("b:1", DRAIN, "w", 1)
-        assert await plans.update(other) is False
-        await plans.set(other)
+        assert await plans.update("b:1", DRAIN, with_rate) is None
         await plans.set(BookiePlan("b:1", QUARANTINE, "w", 1))
-        assert await plans.update(other) is True
-        assert [each async for each in plans.all()] == [PLAN, other]
+        assert await plans.update("b:1", DRAIN, with_rate) is None
+        await plans.set(other)
+        assert await plans.update("b:1", DRAIN, with_rate) == with_rate(other)
+        assert [each async for each in plans.all()] == [PLAN, with_rate(other)]
         assert not caplog.records
         # One that cannot be read does not hide the others, and is reported.
         await store.session().set("/ledgers/underreplication/plans/b:1", b"?", -1)
@@ -68,5 +81,38 @@ def test_plans_are_stored_replaced_watched_and_ended(caplog: pytest.LogCaptureFi
         assert ["the plan for bookie b:1 cannot be read" in record.getMessage() for record in caplog.records] == [True]
         assert await plans.end("b:1") is True
         assert await plans.end(PLAN.bookie) is True
+
+    asyncio.run(run())
+
+
+@pytest.mark.cluster
+def test_a_report_of_progress_undoes_no_change_of_an_operator(zookeeper: ZooKeeperProcess) -> None:
+    """A drain reports every second. It wrote the plan that it had read before, so a new rate could be lost, and the
+    drain could come back in place of a plan that an operator had stored after a cancellation."""
+    uri = MetadataUri.parse(f"zk://{zookeeper.connect_string}/{uuid.uuid4().hex}/ledgers")
+    progress = {"ledgers": 3}
+
+    def reported(plan: BookiePlan) -> BookiePlan:
+        return dataclasses.replace(plan, progress=progress)
+
+    async def run() -> None:
+        trees = [await open_tree(uri) for _ in range(2)]
+        reporting, operating = (BookiePlans(tree, uri) for tree in trees)
+        drain, maintenance = BookiePlan("b:1", DRAIN, "w", 1), BookiePlan("b:1", MAINTENANCE, "w", 2)
+
+        async def maintain_instead() -> None:
+            await operating.end("b:1")
+            await operating.set(maintenance)
+
+        for _ in range(30):
+            await operating.set(drain)
+            await asyncio.gather(reporting.update("b:1", DRAIN, reported), operating.update("b:1", DRAIN, with_rate))
+            plan = await reporting.find("b:1")
+            assert plan is not None
+            assert (plan.bytes_per_s, plan.progress) == (7, progress)
+            await asyncio.gather(reporting.update("b:1", DRAIN, reported), maintain_instead())
+            assert await reporting.find("b:1") == maintenance
+        for tree in trees:
+            await tree.close()
 
     asyncio.run(run())

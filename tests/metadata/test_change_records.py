@@ -33,11 +33,12 @@ def test_a_record_that_cannot_be_read_hides_no_other() -> None:
         tree = MemoryStore().session()
         records = ChangeRecords(tree, URI)
         await records.add(ChangeRecord(1, "command:amy@host", "x" * 5000))
-        for data in (b"\xff", b"[]", b'{"at_ms": true, "who": "", "change": ""}', b"[" * 100_000):
+        late = b'{"at_ms": 9999999999999999999, "who": "", "change": ""}'
+        for data in (b"\xff", b"[]", b'{"at_ms": true, "who": "", "change": ""}', b"[" * 100_000, late):
             await tree.create(f"{AT}/change-", data, sequential=True)
         found = await records.latest(10)
-        assert len(found) == 5
-        assert all("cannot be read" in each.change for each in found[:4])
-        assert found[4].change == "x" * change_records.CHANGE_CHARACTERS_MAX
+        assert len(found) == 6
+        assert all("cannot be read" in each.change for each in found[:5])
+        assert found[5].change == "x" * change_records.CHANGE_CHARACTERS_MAX
 
     asyncio.run(run())

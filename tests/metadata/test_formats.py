@@ -192,6 +192,13 @@ def test_registration_with_a_property_that_is_not_text_is_refused():
             registration.decode(whole.replace(text, b"\xff" + text[1:]), "b-1")
 
 
+def test_error_about_damaged_text_does_not_quote_the_password():
+    text = b'BookieMetadataFormatVersion\t2\nquorumSize: 2\nensembleSize: 2\npassword: "hunter2'
+    with pytest.raises(MetadataFormat, match="line 3 of the text has an error") as caught:
+        encoding.decode(text, 5)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_registration_is_read_as_written_and_empty_means_the_id():
     address = BookieAddress("10.0.0.1", 3181, {"k": "v"})
     assert registration.decode(registration.encode(address), "b") == address
@@ -219,6 +226,25 @@ def test_registration_is_read_as_written_and_empty_means_the_id():
 def test_bad_uri_is_one_error_that_shows_it(uri):
     with pytest.raises(ConfigurationError):
         MetadataUri.parse(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "zk://user:hunter2@h:2181/l",
+        "zk://hunter2@h/l",
+        "zk://user:hunt/er2@h:2181/l",
+        "zk://h1:2181;user:hunter2@h2:2181/l",
+        "http://user:hunter2@h/l",
+        "zk://user:hunter2@h",
+    ],
+)
+def test_password_in_a_uri_is_refused_and_not_shown(uri):
+    with pytest.raises(ConfigurationError, match=r"://\*\*\*@h") as caught:
+        MetadataUri.parse(uri)
+    assert "hunt" not in str(caught.value)
+    assert "er2" not in str(caught.value)
+    assert MetadataUri.parse("zk://h:2181/a@b").root == "/a@b"
 
 
 def test_uri_names_hosts_root_and_manager():

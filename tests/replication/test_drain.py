@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -181,3 +182,25 @@ def test_status_says_when_no_process_carries_a_drain_out(at_ms: object, left: in
     progress = {"ledgers": 5, "ledgers_left": left, "at_ms": at_ms}
     plan = BookiePlan("b:1", "drain", "amy@host", 0, progress=progress)
     assert ("--resume continues it" in status_line(plan)) == is_said
+
+
+def test_status_names_the_ledgers_that_wait_and_those_that_are_blocked() -> None:
+    """The page says so; the line had their numbers alone."""
+    blocked = {"7": "ledger 7 entry 0 could not be read\nfrom b:1"}
+    progress = {"ledgers": 5, "ledgers_left": 3, "waiting": [3, 4], "blocked": blocked}
+    lines = status_line(BookiePlan("b:1", "drain", "amy@host", 0, progress=progress)).splitlines()
+    assert "2 wait for their writers; 1 are blocked" in lines[0]
+    assert lines[1:] == [
+        "  wait for their writers: 3, 4",
+        "  ledger 7 is not moved yet: ledger 7 entry 0 could not be read\\nfrom b:1",
+    ]
+
+
+def test_two_processes_that_drain_a_bookie_count_each_ledger_once(four: Cluster) -> None:
+    uri, bookie = four.uri, four.bookies[0].id
+    with Client(uri) as client:
+        named = naming(client, written(client, 30), bookie)
+    command_line = [sys.executable, "-m", "bkspark.cli", "cluster", "drain", bookie, "--uri", uri, "--json"]
+    both = [subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    counts = [json.loads(each.communicate(timeout=WAIT_S)[0].splitlines()[-1])["ledgers"] for each in both]
+    assert sum(counts) == len(named), counts

@@ -94,6 +94,9 @@ def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(
         assert states(console, cluster.uri)[holder] == "available"
         console.json("cluster", "maintenance", holder, "--despite", "last_copy", "--for", "2s", *at)
         wait_until(lambda: states(console, cluster.uri)[holder] == "available", "maintenance to end by itself")
+        # The restart failed, because it took a plan whose time is over for one in force.
+        assert console.json("cluster", "plans", *at) == {"plans": []}
+        assert console.json("cluster", "restart", holder, "--despite", "last_copy", *at)["done"] is True
 
 
 def test_bookie_in_quarantine_gets_no_new_ledger_and_keeps_its_writers(

@@ -206,6 +206,20 @@ def test_missing_password_file_is_an_empty_password_as_in_apaches_bookies(leaf: 
         TlsContext(options, is_server=True)
 
 
+@pytest.mark.parametrize("kind", ["pem", "pkcs12"])
+def test_a_password_in_place_of_the_name_of_its_file_is_said_and_not_shown(leaf: Leaf, kind: str) -> None:
+    """The key names a file; Apache's clients have keys for the password itself. The message did not say that there is
+    no such file."""
+    if kind == "pem":
+        key, chain = leaf.pem(SECRET)
+        options = TlsOptions(key_store=key, certificate_path=chain, key_store_password_path="hunter2")
+    else:
+        options = TlsOptions(key_store=leaf.pkcs12(SECRET), key_store_password_path="hunter2")
+    with pytest.raises(ConfigurationError, match=r"tlsKeyStorePasswordPath.*There is no file of the name") as caught:
+        TlsContext(options, is_server=True)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_suites_that_java_names_and_no_peer_should_use_are_left_out_beside_others() -> None:
     given = (
         "TLS_EMPTY_RENEGOTIATION_INFO_SCSV",

@@ -109,6 +109,9 @@ def test_each_role_may_do_its_own_and_what_the_lower_ones_may(tmp_path: Path) ->
         assert ask(port, "GET", "/nothing")[0] == 401, "a stranger does not learn which paths there are"
         assert ask(port, "GET", "/nothing", **bearer("metrics"))[0] == 404
         assert ask(port, "PATCH", "/destroy")[0] == 401
+        # The rest of a line of the audit log is not the caller's to write.
+        forged = json.loads(ask(port, "DELETE", "/destroy", X_Operator="a): delete (b", **bearer("destroy"))[1])[0]
+        assert forged == "http:127.0.0.1 token:destroyer (for a]: delete [b)"
         who, principal, _ = json.loads(ask(port, "DELETE", "/destroy", X_Operator="amy", **bearer("destroy"))[1])
         assert (who, principal) == ("http:127.0.0.1 token:destroyer (for amy)", "token:destroyer")
 
@@ -130,8 +133,12 @@ def test_wrong_tokens_are_limited_and_logged_without_them(tmp_path: Path, caplog
         # Otherwise the answer would show that a guess is right.
         assert ask(port, "GET", "/read", **bearer("read"))[0] == 429
         assert ask(port, "GET", "/open")[0] == 200
+        # A peer without a token chose how long a line of the log is.
+        assert ask(port, "M" * 2000, f"/{'x' * 9000}")[0] == 401
     assert "guess-" not in caplog.text
     assert "this token is not known" in caplog.text
+    assert any("/xxx" in record.getMessage() for record in caplog.records)
+    assert all(len(record.getMessage()) < 500 for record in caplog.records)
 
 
 def test_a_request_that_is_not_http_is_logged_and_answered_without_its_token(

@@ -27,6 +27,7 @@ from bookie_service.settings.http_options import ACCESS_FILE_KEY, HttpOptions
 
 OPERATOR_MAX = 100
 """At most this many characters of the name in `X-Operator` are kept."""
+_NO_PARENTHESES = str.maketrans("()", "[]")
 _BEARER = "bearer "
 _THIS_HOST = Principal("loopback", "local")
 
@@ -124,5 +125,7 @@ def _who(peer: str, principal: Principal, operator: str | None) -> str:
     """Return the sender for the audit log: the peer, its principal, and the name of the operator that it gives."""
     known = "" if principal.kind in ("anonymous", "local") else f" {principal}"
     name = (operator or "")[:OPERATOR_MAX]
+    # The rest of a line of the audit log is not the sender's to write.
+    name = name.translate(_NO_PARENTHESES)
     said = f" (for {name})" if name.isascii() and name.isprintable() and name else ""
     return f"http:{peer}{known}{said}"

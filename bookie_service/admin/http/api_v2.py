@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bkspark.errors import BookKeeperError, ConfigurationError, NoSuchLedger, TooManyRequests
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.repair_reports import NO_LIMIT
+from bkspark.metadata.underreplication import DELAY_S_MAX
 from bkspark.security.roles import Role
 from bkspark.version import VERSION
 from bookie_service.admin.http.cluster_v1 import begin_moving, metadata_bean, usable_bookie
@@ -49,11 +50,10 @@ PREFIX = "/api/v2"
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 """At most this many bytes of entries are in one page, without its last entry. A page that is cut has a next one."""
-_DELAY_S_MAX = 10**9 - 1
 _RATE_MAX = 10**15 - 1
 
 _PAGE: Mapping[str, Schema] = {
-    "after": {**WHOLE, "default": NO_ENTRY},
+    "after": {**WHOLE, "minimum": NO_ENTRY, "default": NO_ENTRY},
     "limit": {**WHOLE, "minimum": 1, "maximum": PAGE_MAX, "default": 100},
 }
 _BACKWARDS: Mapping[str, Schema] = {"before": {**WHOLE, "default": LEDGER_ID_MAX}, "limit": _PAGE["limit"]}
@@ -320,7 +320,7 @@ class ApiV2:
         repairs = members(
             {"enabled": FLAG, "auditor": or_null(TEXT), "lost_bookie_delay_s": or_null(WHOLE), "bytes_per_s": rate}
         )
-        delay: Schema = {**WHOLE, "minimum": 0, "maximum": _DELAY_S_MAX}
+        delay: Schema = {**WHOLE, "minimum": 0, "maximum": DELAY_S_MAX}
         change = members({}, {"enabled": FLAG, "lost_bookie_delay_s": delay, "bytes_per_s": rate})
         working = members({"workers": array(_OBJECT)})
         return (

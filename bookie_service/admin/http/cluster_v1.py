@@ -15,6 +15,7 @@ from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, check_bookie_id
 from bkspark.metadata.encoding import encode
 from bkspark.metadata.ledgers import Versioned
+from bkspark.metadata.underreplication import DELAY_S_MAX
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v1 import Members, body_of, contained, flag, shown, shown_in_pieces
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, ledger_id_of, plain
@@ -32,7 +33,6 @@ SANITY_S_MAX = 10.0
 PAGE_LEDGERS = 100
 PAGE_ENTRIES = 1000
 PAGES_MAX = (1 << 31) - 1
-DELAY_S_MAX = 10**9 - 1
 _ROLES = {"bookie/sanity": Role.OPERATE, "ledger/delete": Role.DESTROY}
 """Roles of paths that change something. The sanity check writes a ledger, although it is a GET."""
 

@@ -91,14 +91,24 @@ def target_of(target: str) -> tuple[str, dict[str, str]]:
     """Return (path, query parameters) of a request target. The first value of a repeated parameter counts.
 
     Raises:
-        ValueError: it is not such a target.
+        ValueError: it is not such a target; the message says why.
     """
-    parts = urlsplit(target)
-    pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=QUERY_PARAMETERS_MAX)
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        raise ValueError("the target cannot be understood") from None
+    try:
+        path = unquote(parts.path, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError("the path is not UTF-8") from None
+    try:
+        pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=QUERY_PARAMETERS_MAX)
+    except ValueError:
+        raise ValueError(f"it has more than {QUERY_PARAMETERS_MAX} parameters") from None
     query: dict[str, str] = {}
     for name, value in pairs:
         query.setdefault(name, value)
-    return unquote(parts.path, errors="strict"), query
+    return path, query
 
 
 def ledger_id_of(text: str) -> int | None:

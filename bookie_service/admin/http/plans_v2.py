@@ -106,9 +106,12 @@ class PlanPaths:
 
     async def _drain(self, request: HttpRequest) -> object:
         bookie, body = request.query["bookie_id"], request.members()
-        before: BookiePlan | None = await self._cluster.begin_drain(
-            bookie, request.who, body.get("reason", ""), body.get("bytes_per_s", 0)
-        )
+        rate = body.get("bytes_per_s", 0)
+        before: BookiePlan | None = await self._cluster.begin_drain(bookie, request.who, body.get("reason", ""), rate)
+        if before is None:
+            audit(request.who, f"drain bookie {bookie}", bookie=bookie)
+        elif rate:
+            audit(request.who, f"set the rate of the drain of bookie {bookie} to {rate}", bookie=bookie, rate=rate)
         if any(each.kind == "drain" and each.subject == bookie for each in self._operations.unfinished()):
             raise ConfigurationError(f"this process drains bookie {bookie} already, with the new rate if one is given")
 
@@ -119,5 +122,6 @@ class PlanPaths:
             return {"ledgers": moved}
 
         operation = self._operations.begin("drain", bookie, request.who, "repair", run)
-        audit(request.who, f"{'drain' if before is None else 'continue to drain'} bookie {bookie}", bookie=bookie)
+        if before is not None:
+            audit(request.who, f"continue to drain bookie {bookie}", bookie=bookie)
         return {**dataclasses.asdict(operation), "progress": list(operation.progress)}

@@ -30,13 +30,13 @@ from bkspark.log_limit import no_digits, place_of
 from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
-from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain, target_of
+from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, target_of
 from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
 
-PATH_MAX = 200
-"""At most this many characters of a request's path are logged."""
+METHOD_MAX, PATH_MAX = 20, 200
+"""At most this many characters of a request's method and path are logged."""
 _QUOTED = re.compile(r""":? (?:b['"]|bytearray\().*""", re.DOTALL)
 """The end of a parser's message that quotes what the peer sent, which may contain a token."""
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -184,6 +184,9 @@ class _Connection(asyncio.Protocol):
                     if _has_two_framings(event):
                         self._end_with(HTTPStatus.BAD_REQUEST, "it has both Content-Length and Transfer-Encoding")
                         return
+                    if _announced_bytes(event) > self._limits.body_bytes:
+                        self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
+                        return
                 elif isinstance(event, h11.Data):
                     if len(self._body) + len(event.data) > self._limits.body_bytes:
                         self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
@@ -212,12 +215,12 @@ class _Connection(asyncio.Protocol):
             return
         except Exception as error:
             # A part of the response was sent. The end of the connection shows the peer that the rest is missing.
-            path = given.target.decode("ascii").partition("?")[0][:PATH_MAX]
+            what = _shown(method, given.target.decode("ascii").partition("?")[0])
             kind = {"kind": place_of(error)}
             if isinstance(error, BookKeeperError):
-                logger.warning("%s %s failed, and was answered in part: %s", method, path, error, extra=kind)
+                logger.warning("%s failed, and was answered in part: %s", what, error, extra=kind)
             else:
-                logger.exception("%s %s failed: this is a defect", method, path, extra=kind)
+                logger.exception("%s failed: this is a defect", what, extra=kind)
             self._transport.abort()
             return
         if self._transport.is_closing():
@@ -233,10 +236,11 @@ class _Connection(asyncio.Protocol):
 
     async def _answered(self, given: h11.Request, method: str) -> HttpResponse:
         headers = list(given.headers)
+        target = given.target.decode("ascii")
         try:
-            path, query = target_of(given.target.decode("ascii"))
-        except ValueError:
-            return plain("this is not a request\n", HTTPStatus.BAD_REQUEST)
+            path, query = target_of(target)
+        except ValueError as error:
+            return failed(target, HttpError(HTTPStatus.BAD_REQUEST, f"this is not a request: {error}"))
         who = f"http:{self._peer}"
         try:
             caller = self._access.caller(self._peer, headers, self._certificate)
@@ -258,13 +262,15 @@ class _Connection(asyncio.Protocol):
             self._log_refusal(error.status, who, method, path, error.text)
             return failed(path, error)
         except Exception as error:
-            logger.exception("%s %s failed: this is a defect", method, path, extra={"kind": place_of(error)})
+            kind = {"kind": place_of(error)}
+            logger.exception("%s failed: this is a defect", _shown(method, path), extra=kind)
             return failed(path, HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error"))
 
     def _log_refusal(self, status: int, who: str, method: str, path: str, why: str) -> None:
         if status in _REFUSALS:
             # Beyond a few lines a second they are counted together, because a peer may send very many.
-            logger.warning("refused %s %s to %s: %s", method, path, who, why, extra={"kind": f"refused {status}"})
+            kind = {"kind": f"refused {status}"}
+            logger.warning("refused %s to %s: %s", _shown(method, path), who, why, extra=kind)
 
     async def _send(self, response: HttpResponse, *, has_body: bool) -> None:
         headers = [("Content-Type", response.content_type), ("Cache-Control", "no-store"), *response.headers.items()]
@@ -345,6 +351,11 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
 
+def _shown(method: str, path: str) -> str:
+    """Return a method and a path for the log. Peers choose both."""
+    return f"{method[:METHOD_MAX]} {path[:PATH_MAX]}"
+
+
 def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
     """Return the type of the body without parameters; "": none is given."""
     found = next((value for name, value in headers if name == b"content-type"), b"")
@@ -354,6 +365,11 @@ def _content_type(headers: Sequence[tuple[bytes, bytes]]) -> str:
 def _head_bytes(request: h11.Request) -> int:
     """Return about how many bytes a request's head has. h11 limits only heads that come in several pieces."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
+def _announced_bytes(request: h11.Request) -> int:
+    """Return how long a request's body is said to be, 0 if that is not said. h11 has checked the number."""
+    return int(next((value for name, value in request.headers if name == b"content-length"), b"0"))
 
 
 def _has_two_framings(request: h11.Request) -> bool:
