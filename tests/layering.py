@@ -43,6 +43,7 @@ LAYERS = (
         "bkspark.decimals",
         "bkspark.buckets",
         "bkspark.log_limit",
+        "bkspark.wall_clock",
     ),
     ("bkspark.entries",),
     ("bkspark.wire", "bkspark.tls", "bkspark.security"),
@@ -125,6 +126,7 @@ SERVER_IMPORTS = (
     "bkspark.one_line",
     "bkspark.buckets",
     "bkspark.log_limit",
+    "bkspark.wall_clock",
 )
 """All of bkspark that bookie_service may import."""
 

@@ -41,6 +41,7 @@ UNSHOWN = (
     "decimals",
     "buckets",
     "log_limit",
+    "wall_clock",
 )
 """Modules of the lowest layer, which share a line of the page."""
 
