@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "{host} and {port} are replaced (default: bookies of bkspark restart by themselves)",
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="for each step (default: 300)"
+        "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="for each step (default: %(default)g)"
     )
     parser.add_argument(
         "--despite",
