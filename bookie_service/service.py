@@ -30,6 +30,7 @@ from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView
 from bookie_service.metrics.families import Registry
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
+from bookie_service.network.connection import ConnectionParts
 from bookie_service.network.connections import Connections
 from bookie_service.network.event_loop import turn_began
 from bookie_service.network.listener import Acceptor, Listener
@@ -157,27 +158,32 @@ class BookieService:
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
-        acceptor = Acceptor(
-            self._bookie,
-            self._memory_budget,
-            self._turns,
-            options.connection,
-            self._connections,
-            self._tls,
-            self._authentication,
-            self._authorization,
-        )
-        self._listener = Listener(
-            listener, acceptor.accept, self._on_failure, partial(self._turns.begin_accepting, self)
-        )
-        self._listener.start()
-        self._served = listener.getsockname()
+        self._begin_accepting(listener, self._bookie)
         self._timers = [
             Repeating(self._loop, options.statistics_window_s, self._roll),
             Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
             Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
             Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
+
+    def _begin_accepting(self, listener: socket.socket, bookie: Bookie) -> None:
+        """Accept connections, and serve their requests."""
+        parts = ConnectionParts(
+            bookie,
+            self._memory_budget,
+            self._turns,
+            self._options.connection,
+            self._connections,
+            self._tls,
+            self._authentication,
+            self._authorization,
+        )
+        acceptor = Acceptor(parts, self._connections)
+        self._listener = Listener(
+            listener, acceptor.accept, self._on_failure, partial(self._turns.begin_accepting, self)
+        )
+        self._listener.start()
+        self._served = listener.getsockname()
 
     async def _begin_run(self, storage: Storage, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
         """Put ledgers into limbo, durably, if entries may be lost; then mark the directories as in use."""

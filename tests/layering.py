@@ -45,6 +45,7 @@ LAYERS = (
         "bkspark.decimals",
         "bkspark.buckets",
         "bkspark.log_limit",
+        "bkspark.wall_clock",
     ),
     ("bkspark.entries",),
     ("bkspark.wire", "bkspark.tls", "bkspark.security"),
@@ -129,6 +130,7 @@ SERVER_IMPORTS = (
     "bkspark.one_line",
     "bkspark.buckets",
     "bkspark.log_limit",
+    "bkspark.wall_clock",
 )
 """All of bkspark that bookie_service may import."""
 
@@ -223,7 +225,9 @@ PURE = (
     "bookie_service.engine.sync_cursor",
     "bookie_service.engine.turns",
     "bookie_service.network.add_decoders",
+    "bookie_service.network.connection_options",
     "bookie_service.network.connections",
+    "bookie_service.network.deadlines",
     "bookie_service.network.response_encoders",
     "bookie_service.storage.io.framed_entries",
     "bookie_service.cluster.ledger_shares",

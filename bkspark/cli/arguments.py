@@ -12,6 +12,7 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -45,6 +46,9 @@ AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The result of `add_subparsers`, to which a command adds its parser. It is generic only in argparse's stub."""
+
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+"""Carries out a command; returns the exit code."""
 
 USAGE = 2
 """Exit code of a command line that cannot be understood."""
@@ -106,6 +110,14 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         help="a file with Apache's keys of a client that protect its connections (default: $BKSPARK_CLIENT_CONFIG)",
     )
     add_json(parser)
+
+
+def add_command(commands: Commands, name: str, run: Run, description: str) -> argparse.ArgumentParser:
+    """Add a command about a cluster, with the options of `add_cluster`; return its parser."""
+    parser = commands.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+    add_cluster(parser)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
@@ -179,7 +191,9 @@ def client_encryption(arguments: argparse.Namespace) -> EncryptionOptions:
 
 def add_quorums(parser: argparse.ArgumentParser) -> None:
     """Add --ensemble, --write-quorum and --ack-quorum, 3/3/2 by default."""
-    parser.add_argument("--ensemble", type=positive, default=3, metavar="E", help="bookies per fragment (default: 3)")
+    parser.add_argument(
+        "--ensemble", type=positive, default=3, metavar="E", help="bookies per fragment (default: %(default)s)"
+    )
     parser.add_argument("--write-quorum", type=positive, metavar="W", help="copies of an entry (default: E, at most 3)")
     parser.add_argument(
         "--ack-quorum", type=positive, metavar="A", help="copies before an add is acknowledged (default: W/2 + 1)"

@@ -70,7 +70,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--entry-size", type=entry_size, default=1024, metavar="B", help="bytes (default: 1024)")
+    parser.add_argument("--entry-size", type=entry_size, default=1024, metavar="B", help="bytes (default: %(default)s)")
     add_quorums(parser)
     parser.add_argument(
         "--window",
@@ -80,15 +80,21 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=seconds, metavar="S", help="stop after this time")
     parser.add_argument("--entries", type=positive, metavar="N", help="stop after this many entries")
-    parser.add_argument("--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: 1)")
+    parser.add_argument(
+        "--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: %(default)s)"
+    )
 
 
 def _add_spark(benches: Commands) -> None:
     parser = benches.add_parser("spark", help="Spark jobs", description="Measure Spark jobs beside Spark's own limits.")
-    parser.add_argument("--rows", type=positive, default=500_000, metavar="N", help="rows (default: 500000)")
-    parser.add_argument("--value-size", type=value_size, default=1024, metavar="B", help="bytes a row (default: 1024)")
+    parser.add_argument("--rows", type=positive, default=500_000, metavar="N", help="rows (default: %(default)s)")
+    parser.add_argument(
+        "--value-size", type=value_size, default=1024, metavar="B", help="bytes a row (default: %(default)s)"
+    )
     add_quorums(parser)
-    parser.add_argument("--partitions", type=positive, default=2, metavar="P", help="Spark partitions (default: 2)")
+    parser.add_argument(
+        "--partitions", type=positive, default=2, metavar="P", help="Spark partitions (default: %(default)s)"
+    )
     add_cluster(parser)
     add_credentials(parser)
     parser.set_defaults(run=spark)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import getpass
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri, positive
 from bkspark.cli.output import print_json, print_table
+from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from bkspark import blocking
@@ -46,7 +46,7 @@ async def record(tree: Tree, uri: MetadataUri, change: str) -> None:
     from bkspark.errors import MetadataError
     from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
 
-    made = ChangeRecord(time.time_ns() // 1_000_000, f"command:{this_operator()}", change)
+    made = ChangeRecord(wall_clock_ms(), f"command:{this_operator()}", change)
     try:
         await ChangeRecords(tree, uri).add(made)
     except MetadataError as error:

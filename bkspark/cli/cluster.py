@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli import acl, bookies, changes, cluster_metadata, health, plans, repairs, restart
 from bkspark.cli.arguments import (
     Commands,
-    add_cluster,
+    add_command,
     add_environment,
     bookie_id,
     client_zookeeper,
@@ -31,26 +30,28 @@ from bkspark.errors import ConfigurationError
 if TYPE_CHECKING:
     from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 
-Run = Callable[[argparse.Namespace], int]
-
 
 def add_parser(commands: Commands) -> None:
     """Add `bkspark cluster` and its commands."""
     group = commands.add_parser("cluster", help="make a cluster, look at its bookies, check and repair it")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cluster_command")
-    _add(parsers, "init", init, "make the metadata root of a new cluster; one that exists already stays as it is")
+    add_command(
+        parsers, "init", init, "make the metadata root of a new cluster; one that exists already stays as it is"
+    )
     description = "list the bookies: whether they answer, disks, rack, version, and why not"
-    add_http_token(_add(parsers, "bookies", bookies.bookies, description))
-    asking = _add(parsers, "health", health.health, "say whether the cluster is well, and why not; exit code 0 or 10")
+    add_http_token(add_command(parsers, "bookies", bookies.bookies, description))
+    asking = add_command(
+        parsers, "health", health.health, "say whether the cluster is well, and why not; exit code 0 or 10"
+    )
     health.add_arguments(asking)
     plans.add_parsers(parsers)
     changes.add_parser(parsers)
     cluster_metadata.add_parsers(parsers)
     acl.add_parsers(parsers)
     description = "restart bookies one after the other, each when the cluster is healthy"
-    restart.add_arguments(_add(parsers, "restart", restart.restart, description))
+    restart.add_arguments(add_command(parsers, "restart", restart.restart, description))
     description = "list the ledgers that are known to lack copies: why, who repairs them, what is left"
-    repairs.add_listing_arguments(_add(parsers, "underreplicated", repairs.underreplicated, description))
+    repairs.add_listing_arguments(add_command(parsers, "underreplicated", repairs.underreplicated, description))
     _add_repair(parsers, "check", "read every copy of every entry and say what is missing")
     recovering = _add_repair(parsers, "recover", "copy all that a stopped bookie held to other bookies")
     retiring = _add_repair(parsers, "decommission", "recover a stopped bookie's data, then forget the bookie")
@@ -80,15 +81,8 @@ def add_parser(commands: Commands) -> None:
     running.set_defaults(run=autorecovery)
 
 
-def _add(parsers: Commands, name: str, run: Run, description: str) -> argparse.ArgumentParser:
-    parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
-    add_cluster(parser)
-    parser.set_defaults(run=run)
-    return parser
-
-
 def _add_repair(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
-    parser = _add(parsers, name, repair, description)
+    parser = add_command(parsers, name, repair, description)
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="a file with the syntax and keys of Apache's bk_server.conf"
     )

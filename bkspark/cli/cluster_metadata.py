@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import (
     Commands,
-    add_cluster,
+    add_command,
     bookie_id,
     client_net,
     client_zookeeper,
@@ -20,10 +21,13 @@ from bkspark.cli.arguments import (
 from bkspark.cli.changes import record_by
 from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
+from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from bkspark.client import Client
     from bkspark.metadata.tree import Tree
+
+_T = TypeVar("_T")
 
 SANITY_ENTRIES = 10
 SANITY_S = 10.0
@@ -43,14 +47,16 @@ def add_parsers(parsers: Commands) -> None:
         ("remove", remove, "delete the cluster's metadata for good"),
         ("rename", rename, "let the metadata of all ledgers name a bookie by another id"),
     ):
-        parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
-        add_cluster(parser)
-        parser.set_defaults(run=run)
+        parser = add_command(parsers, name, run, description)
         if name in ("endpoints", "sanity"):
             parser.add_argument("bookie", type=bookie_id, metavar="ID", help="the bookie")
         if name == "sanity":
-            parser.add_argument("--entries", type=positive, default=SANITY_ENTRIES, metavar="N", help="default: 10")
-            parser.add_argument("--timeout", type=seconds, default=SANITY_S, metavar="SECONDS", help="default: 10")
+            parser.add_argument(
+                "--entries", type=positive, default=SANITY_ENTRIES, metavar="N", help="default: %(default)s"
+            )
+            parser.add_argument(
+                "--timeout", type=seconds, default=SANITY_S, metavar="SECONDS", help="default: %(default)g"
+            )
         if name == "delay":
             parser.add_argument("seconds", nargs="?", type=_delay_s, metavar="SECONDS", help="set it")
         if name in ("format", "remove"):
@@ -71,16 +77,23 @@ def _delay_s(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of seconds of 0 to {DELAY_S_MAX}")
 
 
-async def _with_client(arguments: argparse.Namespace, act: Any) -> Any:
+def _with_client(arguments: argparse.Namespace, act: Callable[[Client], Awaitable[_T]]) -> _T:
+    """Return what `act` returns, called with a client of the cluster."""
+    import asyncio
+
     from bkspark.client import Client
 
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
 
-    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
-        return await act(client)
+    async def run() -> _T:
+        async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
+            return await act(client)
+
+    return asyncio.run(run())
 
 
-def _tell(arguments: argparse.Namespace, facts: dict[str, Any]) -> int:
+def _print_facts(arguments: argparse.Namespace, facts: dict[str, Any]) -> int:
+    """Print the result of a command; return its exit code."""
     if arguments.json:
         print_json(facts)
     else:
@@ -93,21 +106,18 @@ def _tell(arguments: argparse.Namespace, facts: dict[str, Any]) -> int:
 
 def instance_id(arguments: argparse.Namespace) -> int:
     """Print the instance id."""
-    import asyncio
 
     async def read(client: Client) -> str | None:
-        found: str | None = await (await client.context()).registry.instance_id()
-        return found
+        return await (await client.context()).registry.instance_id()
 
-    found = asyncio.run(_with_client(arguments, read))
+    found = _with_client(arguments, read)
     if found is None:
         raise MetadataError("the cluster has no instance id")
-    return _tell(arguments, {"instance_id": found})
+    return _print_facts(arguments, {"instance_id": found})
 
 
 def info(arguments: argparse.Namespace) -> int:
     """Print the facts of Apache's `clusterinfo`, by the same names."""
-    import asyncio
 
     async def read(client: Client) -> dict[str, Any]:
         from bkspark.metadata.election import AuditorElection
@@ -128,12 +138,11 @@ def info(arguments: argparse.Namespace) -> int:
             "unavailableBookiesCount": states.count("down"),
         }
 
-    return _tell(arguments, asyncio.run(_with_client(arguments, read)))
+    return _print_facts(arguments, _with_client(arguments, read))
 
 
 def endpoints(arguments: argparse.Namespace) -> int:
     """Print a bookie's registration."""
-    import asyncio
 
     async def read(client: Client) -> Any:
         found = await (await client.context()).registry.registration(arguments.bookie)
@@ -141,7 +150,7 @@ def endpoints(arguments: argparse.Namespace) -> int:
             raise MetadataError(f"bookie {arguments.bookie} is not registered")
         return found
 
-    address = asyncio.run(_with_client(arguments, read))
+    address = _with_client(arguments, read)
     found = [{"id": "bookie", "protocol": "bookie-rpc", "host": address.host, "port": address.port}]
     if address.http is not None:
         found.append({"id": "httpserver", "protocol": "http", "host": address.http[0], "port": address.http[1]})
@@ -161,7 +170,6 @@ def audit(arguments: argparse.Namespace) -> int:
 
     If no delay is stored, no auditor has ever run: the first one writes its configured delay, and audits at once.
     """
-    import asyncio
 
     async def ask(client: Client) -> int:
         from bkspark.metadata.underreplication import UnderreplicationStore
@@ -174,12 +182,11 @@ def audit(arguments: argparse.Namespace) -> int:
         await record_by(client, "trigger an audit")
         return before.seconds if before is not None else 0
 
-    return _tell(arguments, {"audit": "requested", "lost_bookie_delay_s": asyncio.run(_with_client(arguments, ask))})
+    return _print_facts(arguments, {"audit": "requested", "lost_bookie_delay_s": _with_client(arguments, ask)})
 
 
 def delay(arguments: argparse.Namespace) -> int:
     """Print or set the delay before the ledgers of a lost bookie are repaired."""
-    import asyncio
 
     async def change(client: Client) -> int | None:
         from bkspark.metadata.underreplication import UnderreplicationStore
@@ -192,7 +199,7 @@ def delay(arguments: argparse.Namespace) -> int:
         found = await store.lost_bookie_recovery_delay()
         return None if found is None else found.seconds
 
-    return _tell(arguments, {"lost_bookie_delay_s": asyncio.run(_with_client(arguments, change))})
+    return _print_facts(arguments, {"lost_bookie_delay_s": _with_client(arguments, change)})
 
 
 # ---- a bookie ----
@@ -213,8 +220,8 @@ def sanity(arguments: argparse.Namespace) -> int:
             ) from None
         return round(time.monotonic() - began, 3)
 
-    took_s = asyncio.run(_with_client(arguments, check))
-    return _tell(arguments, {"bookie": arguments.bookie, "passed": True, "seconds": took_s})
+    took_s = _with_client(arguments, check)
+    return _print_facts(arguments, {"bookie": arguments.bookie, "passed": True, "seconds": took_s})
 
 
 async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
@@ -227,7 +234,7 @@ async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
     context = await client.context()
     if bookie not in await context.registry.states():
         raise ConfigurationError(f"there is no bookie {bookie}")
-    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie,)),), ctime=time.time_ns() // 1_000_000)
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie,)),), ctime=wall_clock_ms())
     ledger_id, stored = await context.ledgers.create(metadata)
     try:
         options = WriterOptions()
@@ -248,28 +255,25 @@ async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
 
 def format_cluster(arguments: argparse.Namespace) -> int:
     """Delete all metadata, and create an empty cluster."""
-    import asyncio
 
     async def change(client: Client) -> str | None:
         await _delete_all(client, arguments)
         registry = (await client.context()).registry
         await registry.initialize_cluster()
         await record_by(client, "format the cluster: all its earlier metadata are deleted")
-        found: str | None = await registry.instance_id()
-        return found
+        return await registry.instance_id()
 
-    return _tell(arguments, {"formatted": True, "instance_id": asyncio.run(_with_client(arguments, change))})
+    return _print_facts(arguments, {"formatted": True, "instance_id": _with_client(arguments, change)})
 
 
 def remove(arguments: argparse.Namespace) -> int:
     """Delete all metadata."""
-    import asyncio
 
     async def change(client: Client) -> None:
         await _delete_all(client, arguments)
 
-    asyncio.run(_with_client(arguments, change))
-    return _tell(arguments, {"removed": True})
+    _with_client(arguments, change)
+    return _print_facts(arguments, {"removed": True})
 
 
 async def _delete_all(client: Client, arguments: argparse.Namespace) -> None:
@@ -302,8 +306,6 @@ async def _delete_below(tree: Tree, path: str) -> None:
 
 def rename(arguments: argparse.Namespace) -> int:
     """Replace the id of a bookie that is down in the metadata of all ledgers."""
-    import asyncio
-
     if arguments.source == arguments.target:
         raise ConfigurationError(f"bookie {arguments.source} would keep its id: name two different ids")
 
@@ -324,9 +326,9 @@ def rename(arguments: argparse.Namespace) -> int:
         await record_by(client, what)
         return changed + done[0], left + done[1]
 
-    changed, left = asyncio.run(_with_client(arguments, change))
+    changed, left = _with_client(arguments, change)
     facts = {"source": arguments.source, "target": arguments.target, "changed": changed, "left": left}
-    _tell(arguments, facts)
+    _print_facts(arguments, facts)
     return 1 if left and arguments.limit is None else 0
 
 

@@ -40,7 +40,7 @@ def add_parser(commands: Commands) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_cluster(parser)
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: 127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: %(default)s)")
     parser.add_argument(
         "--port", type=_port, default=PORT, metavar="P", help=f"port, 0 for a free one (default: {PORT})"
     )
@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tls-trust", metavar="FILE", help="authorities of users' certificates, whose roles are in --token-file"
     )
     parser.add_argument(
-        "--session-idle", type=seconds, default=SESSION_IDLE_S, metavar="SECONDS", help="default: 1800, half an hour"
+        "--session-idle", type=seconds, default=SESSION_IDLE_S, metavar="SECONDS", help="default: %(default)g"
     )
     parser.add_argument(
-        "--session-time", type=seconds, default=SESSION_S, metavar="SECONDS", help="default: 43200, half a day"
+        "--session-time", type=seconds, default=SESSION_S, metavar="SECONDS", help="default: %(default)g"
     )
     parser.add_argument(
         "--allow-host",

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bkspark.cli.arguments import Commands, add_cluster, bookie_id, client_zookeeper, cluster_uri
-from bkspark.cli.output import print_facts, print_json, print_table, progress
+from bkspark.cli.arguments import Commands, add_command, bookie_id, client_zookeeper, cluster_uri
+from bkspark.cli.output import print_facts, print_json, print_result, print_table, progress
 from bkspark.errors import ConfigurationError, MetadataError
 
 if TYPE_CHECKING:
@@ -23,28 +23,19 @@ def add_parser(commands: Commands) -> None:
     """Add `bkspark cookie` and its commands."""
     group = commands.add_parser("cookie", help="list, show, make, change and delete the cookies of bookies")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cookie_command")
-    _add(parsers, "list", list_cookies, "list all cookies")
-    _with_bookie(_add(parsers, "show", show, "show the cookie of a bookie"))
-    creating = _with_bookie(_add(parsers, "create", create, "store the first cookie of a bookie"))
+    add_command(parsers, "list", list_cookies, "list all cookies")
+    _with_bookie(add_command(parsers, "show", show, "show the cookie of a bookie"))
+    creating = _with_bookie(add_command(parsers, "create", create, "store the first cookie of a bookie"))
     creating.add_argument("file", type=Path, metavar="FILE", help="the cookie, as in VERSION of a bookie's directory")
-    updating = _with_bookie(_add(parsers, "update", update, "replace the cookie of a bookie"))
+    updating = _with_bookie(add_command(parsers, "update", update, "replace the cookie of a bookie"))
     updating.add_argument("file", type=Path, metavar="FILE", help="the cookie, as in VERSION of a bookie's directory")
-    _with_bookie(_add(parsers, "delete", delete, "delete the cookie of a bookie that does not run"))
-    generating = _with_bookie(_add(parsers, "generate", generate, "write a cookie to a file"))
+    _with_bookie(add_command(parsers, "delete", delete, "delete the cookie of a bookie that does not run"))
+    generating = _with_bookie(add_command(parsers, "generate", generate, "write a cookie to a file"))
     generating.add_argument("file", type=Path, metavar="FILE", help="where to write it")
     for name in ("journal", "ledger"):
         generating.add_argument(f"--{name}-dirs", required=True, metavar="DIRS", help="directories, comma separated")
     generating.add_argument("--index-dirs", metavar="DIRS", help="index directories, if they are separate")
     generating.add_argument("--instance", metavar="ID", help="the cluster's instance id (default: that of the cluster)")
-
-
-def _add(
-    parsers: Commands, name: str, run: Callable[[argparse.Namespace], int], description: str
-) -> argparse.ArgumentParser:
-    parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
-    add_cluster(parser)
-    parser.set_defaults(run=run)
-    return parser
 
 
 def _with_bookie(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -140,7 +131,8 @@ def create(arguments: argparse.Namespace) -> int:
         await registry.write_cookie(cookie, None)
 
     _with_registry(arguments, write, "create the cookie of")
-    return _tell(arguments, "created")
+    _print_outcome(arguments, "created")
+    return 0
 
 
 def update(arguments: argparse.Namespace) -> int:
@@ -154,7 +146,8 @@ def update(arguments: argparse.Namespace) -> int:
         await registry.write_cookie(cookie, found.version)
 
     _with_registry(arguments, write, "replace the cookie of")
-    return _tell(arguments, "updated")
+    _print_outcome(arguments, "updated")
+    return 0
 
 
 def delete(arguments: argparse.Namespace) -> int:
@@ -166,7 +159,8 @@ def delete(arguments: argparse.Namespace) -> int:
         await registry.delete_cookie(arguments.bookie)
 
     _with_registry(arguments, remove, "delete the cookie of")
-    return _tell(arguments, "deleted")
+    _print_outcome(arguments, "deleted")
+    return 0
 
 
 def generate(arguments: argparse.Namespace) -> int:
@@ -188,7 +182,8 @@ def generate(arguments: argparse.Namespace) -> int:
         arguments.file.write_bytes(data)
     except OSError as error:
         raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be written: {error.strerror}") from error
-    return _tell(arguments, "generated")
+    _print_outcome(arguments, "generated")
+    return 0
 
 
 def _directories(text: str) -> tuple[str, ...]:
@@ -213,9 +208,6 @@ def _from_file(arguments: argparse.Namespace) -> Cookie:
     return cookie
 
 
-def _tell(arguments: argparse.Namespace, what: str) -> int:
-    if arguments.json:
-        print_json({"bookie": arguments.bookie, what: True})
-    else:
-        print(f"the cookie of bookie {arguments.bookie} is {what}")
-    return 0
+def _print_outcome(arguments: argparse.Namespace, what: str) -> None:
+    sentence = f"the cookie of bookie {arguments.bookie} is {what}"
+    print_result({"bookie": arguments.bookie, what: True}, sentence, as_json=arguments.json)

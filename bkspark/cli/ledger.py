@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -14,7 +14,9 @@ from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
     Commands,
+    Run,
     add_cluster,
+    add_command,
     add_credentials,
     add_quorums,
     bookie_id,
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from bkspark.blocking import Client, LedgerReader, LedgerWriter
     from bkspark.core.metadata import LedgerMetadata
     from bkspark.entries import EntryBatch
-
-Run = Callable[[argparse.Namespace], int]
 
 
 def add_parser(commands: Commands) -> None:
@@ -66,12 +66,10 @@ def add_parser(commands: Commands) -> None:
 def _add(
     ledgers: Commands, name: str, run: Run, description: str, *, takes_id: bool = False
 ) -> argparse.ArgumentParser:
-    parser = ledgers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+    parser = add_command(ledgers, name, run, description)
     if takes_id:
         parser.add_argument("ledger", type=not_negative, metavar="ID", help="ledger id")
-    add_cluster(parser)
     add_credentials(parser)
-    parser.set_defaults(run=run)
     return parser
 
 
@@ -104,7 +102,7 @@ def _add_creating(parser: argparse.ArgumentParser) -> None:
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
     _add_creating(parser)
-    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: lines")
+    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: %(default)s")
     parser.add_argument("--no-close", action="store_true", help="leave the ledger open")
     parser.add_argument(
         "--explicit-lac-interval",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bkspark.entries import EntryBatch
     from bkspark.ledger import Cluster
     from bkspark.ledger.context import ClientContext
+    from bkspark.ledger.stored import ReplicaReader
 
 WINDOW_ENTRIES = 1 << 18
 MISSING_NAMED_MAX = 10
@@ -110,14 +111,18 @@ class _Copy:
 
     async def record(self, state: str | None) -> dict[str, Any]:
         """Return the record that the command prints; `state`: that of the bookie."""
-        expected, missing = 0, 0
+        from bkspark.core.holes import holes
+        from bkspark.wire.entry_lists import EntryRuns
+
+        quorum = self.metadata.write_quorum
+        expected, _ = holes(EntryRuns.none(), self.fragment, self.end_entry, self.slot, quorum)
+        missing = 0
         named: list[int] = []
         problem = None
         try:
-            async for ids, holes in self.holes():
-                expected += len(ids)
-                missing += len(holes)
-                named += holes[: MISSING_NAMED_MAX - len(named)].tolist()
+            async for ids, count in self.missing():
+                missing += count
+                named += ids[: MISSING_NAMED_MAX - len(named)].tolist()
         except BookKeeperError as error:
             problem = str(error)
         return {
@@ -131,16 +136,56 @@ class _Copy:
             "problem": problem,
         }
 
-    async def holes(self) -> AsyncIterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (entries that the slot must have, those that are missing or damaged there), a window at a time."""
+    async def missing(self) -> AsyncIterator[tuple[np.ndarray, int]]:
+        """Yield (ids of missing or damaged entries, their number), ascending; of many, only the first ids."""
+        from bkspark.core.holes import holes
+        from bkspark.wire.entry_lists import EntryRuns
+
+        quorum = self.metadata.write_quorum
+        position = self.fragment.first_entry
+        async for first, end, _, lost in self.windows():
+            if position < first:
+                gap = replace(self.fragment, first_entry=position)
+                yield self._first_of(gap, first), holes(EntryRuns.none(), gap, first, self.slot, quorum)[0]
+            yield lost, len(lost)
+            position = end
+        if position < self.end_entry:
+            gap = replace(self.fragment, first_entry=position)
+            yield (
+                self._first_of(gap, self.end_entry),
+                holes(EntryRuns.none(), gap, self.end_entry, self.slot, quorum)[0],
+            )
+
+    def _first_of(self, gap: Fragment, end_entry: int) -> np.ndarray:
+        """Return the first entries of a gap that the slot must have."""
+        from bkspark.core.copies import stored_entries
+
+        near = min(end_entry, gap.first_entry + MISSING_NAMED_MAX * len(gap.bookies))
+        return stored_entries(gap, near, self.slot, self.metadata.write_quorum)[:MISSING_NAMED_MAX]
+
+    async def windows(self) -> AsyncIterator[tuple[int, int, np.ndarray, np.ndarray]]:
+        """Yield (first, end, entries in [first, end) that the slot must have, those that are missing or damaged there),
+        ascending. Where the bookie lists no entries of a large fragment, there is no window, and all are missing."""
         from bkspark.core.copies import stored_entries
         from bkspark.ledger.stored import ReplicaReader
 
         reader = ReplicaReader(self.context, self.ledger_id, self.metadata, self.password)
-        for first in range(self.fragment.first_entry, self.end_entry, WINDOW_ENTRIES):
-            window, end = replace(self.fragment, first_entry=first), min(first + WINDOW_ENTRIES, self.end_entry)
-            ids = stored_entries(window, end, self.slot, self.metadata.write_quorum)
-            yield ids, await reader.missing(self.bookie, ids)
+        for begin, stop in await self._held_parts(reader):
+            for first in range(begin, stop, WINDOW_ENTRIES):
+                window, end = replace(self.fragment, first_entry=first), min(first + WINDOW_ENTRIES, stop)
+                ids = stored_entries(window, end, self.slot, self.metadata.write_quorum)
+                yield first, end, ids, await reader.missing(self.bookie, ids)
+
+    async def _held_parts(self, reader: ReplicaReader) -> list[tuple[int, int]]:
+        """Return the parts [first, end) of the fragment of which the bookie may have entries."""
+        from bkspark.core.holes import held_parts
+
+        first_entry, end_entry = self.fragment.first_entry, self.end_entry
+        is_large = end_entry - first_entry > WINDOW_ENTRIES
+        listed = await reader.listed(self.bookie) if is_large else None
+        if listed is None:
+            return [(first_entry, end_entry)]
+        return held_parts([listed], first_entry, end_entry, WINDOW_ENTRIES)
 
 
 async def copies_at(
@@ -177,9 +222,9 @@ async def copies_at(
         if bookie not in fragment.bookies:
             continue
         copy = _Copy(context, ledger_id, metadata, own, fragment, end_entry, fragment.bookies.index(bookie))
-        async for ids, holes in copy.holes():
+        async for _, _, ids, lost in copy.windows():
             held = [id for id in ids.tolist() if id >= first and (last is None or id <= last)]
-            gone = set(holes.tolist())
+            gone = set(lost.tolist())
             for begin, end in _runs([id for id in held if id not in gone]):
                 async for batch in reader.batches(begin, end, unconfirmed=not metadata.is_closed):
                     yield batch

@@ -9,7 +9,7 @@ from typing import Any
 from bkspark.cli import private_files
 from bkspark.cli.changes import record_blocking
 from bkspark.cli.connecting import connect
-from bkspark.cli.output import print_json
+from bkspark.cli.output import print_result
 from bkspark.errors import ConfigurationError, MetadataFormat
 
 FILE_BYTES_MAX = 1 << 20
@@ -31,7 +31,8 @@ def dump(arguments: argparse.Namespace) -> int:
             file.write(data)
     except OSError as error:
         raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be written: {error.strerror}") from error
-    return _tell(arguments, f"the metadata of ledger {arguments.ledger} are in {arguments.file}")
+    _print_outcome(arguments, f"the metadata of ledger {arguments.ledger} are in {arguments.file}")
+    return 0
 
 
 def restore(arguments: argparse.Namespace) -> int:
@@ -61,7 +62,8 @@ def restore(arguments: argparse.Namespace) -> int:
         run(write)
         how = "replace" if arguments.update else "store"
         record_blocking(client, f"{how} the metadata of ledger {arguments.ledger} from {arguments.file}")
-    return _tell(arguments, f"ledger {arguments.ledger} has the metadata of {arguments.file}")
+    _print_outcome(arguments, f"ledger {arguments.ledger} has the metadata of {arguments.file}")
+    return 0
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +71,5 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the file")
 
 
-def _tell(arguments: argparse.Namespace, sentence: str) -> int:
-    if arguments.json:
-        print_json({"ledger": arguments.ledger, "file": str(arguments.file)})
-    else:
-        print(sentence)
-    return 0
+def _print_outcome(arguments: argparse.Namespace, sentence: str) -> None:
+    print_result({"ledger": arguments.ledger, "file": str(arguments.file)}, sentence, as_json=arguments.json)

@@ -9,7 +9,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from bkspark.cli import log_retention
@@ -17,7 +17,8 @@ from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
     Commands,
-    add_cluster,
+    Run,
+    add_command,
     add_credentials,
     add_quorums,
     key_value,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from bkspark.log import LogBatch, PositionRange
 
 VACUUM_AGE_S = 24 * 3600.0
-
-Run = Callable[[argparse.Namespace], int]
 
 
 def add_parser(commands: Commands) -> None:
@@ -77,12 +76,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def _add(logs: Commands, name: str, run: Run, description: str, *, takes_name: bool = True) -> argparse.ArgumentParser:
-    parser = logs.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+    parser = add_command(logs, name, run, description)
     if takes_name:
         parser.add_argument("log", metavar="NAME", help="name of the log")
-    add_cluster(parser)
     add_credentials(parser)
-    parser.set_defaults(run=run)
     return parser
 
 
@@ -91,7 +88,7 @@ def _add_appending(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata", type=key_value, action="append", default=[], metavar="K=V", help="custom metadata of its ledgers"
     )
-    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: lines")
+    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: %(default)s")
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to append (default: -, stdin)")
 
 

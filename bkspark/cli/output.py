@@ -18,6 +18,14 @@ def print_json(record: Mapping[str, Any]) -> None:
     print(json_text(record), flush=True)
 
 
+def print_result(record: Mapping[str, Any], sentence: str, *, as_json: bool) -> None:
+    """Print the result of a command: a JSON object for programs, or a sentence for people."""
+    if as_json:
+        print_json(record)
+    else:
+        print(sentence)
+
+
 def json_text(value: object) -> str:
     """Return a value as commands print it: JSON on one line."""
     return json.dumps(value, separators=(", ", ": "), default=str)

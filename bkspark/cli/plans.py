@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from bkspark.cli.arguments import Commands, add_cluster, bookie_id, client_net, client_zookeeper, cluster_uri
 from bkspark.cli.changes import record_by, this_operator
 from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
-from bkspark.cli.output import print_json, print_table, progress
+from bkspark.cli.output import print_json, print_result, print_table, progress
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
+from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -84,10 +85,6 @@ def duration(text: str) -> int:
     return int(match[1]) * _UNIT_S[match[2]]
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 async def plans_of(client: Client) -> BookiePlans:
     """Return the plans of a client's cluster."""
     from bkspark.metadata.bookie_plans import BookiePlans
@@ -128,14 +125,16 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             await record_by(client, f"end the {kind} of bookie {bookie}")
             await until_mode(client, bookie, "available")
             facts = {"bookie": bookie, "kind": kind, "ended": True, "done": True}
-            return _tell(arguments, facts, f"{kind} of {bookie} is over")
+            print_result(facts, f"{kind} of {bookie} is over", as_json=arguments.json)
+            return 0
         await check_known(client, bookie)
         await check_no_other(stored, bookie, kind)
         if despite is not None and (against := await harm(client, bookie, despite)):
             return refuse(arguments, bookie, against)
         if despite is not None and arguments.dry_run:
             facts = {"bookie": bookie, "kind": kind, "dry_run": True, "done": True}
-            return _tell(arguments, facts, f"{bookie} may be stopped; nothing was changed")
+            print_result(facts, f"{bookie} may be stopped; nothing was changed", as_json=arguments.json)
+            return 0
         plan = new_plan(bookie, kind, arguments.reason, arguments.seconds or 0)
         await stored.set(plan)
         await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
@@ -144,14 +143,15 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
         sentence = (
             f"{kind} of {bookie} began" if followed else f"{kind} of {bookie} is planned; the bookie is not running"
         )
-        return _tell(arguments, facts, sentence)
+        print_result(facts, sentence, as_json=arguments.json)
+        return 0
 
 
 def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) -> BookiePlan:
     """Return a plan of this operator that begins now; `seconds` 0: it does not end by itself."""
     from bkspark.metadata.bookie_plans import TIME_MS_MAX, BookiePlan
 
-    began = now_ms()
+    began = wall_clock_ms()
     until = min(began + seconds * 1000, TIME_MS_MAX) if seconds else 0
     return BookiePlan(bookie, kind, this_operator(), began, until, reason, **facts)
 
@@ -175,7 +175,7 @@ async def check_known(client: Client, bookie: str) -> None:
 async def check_no_other(stored: BookiePlans, bookie: str, kind: str) -> None:
     """Raise ConfigurationError if there is a plan of another kind, or one of another bookie that excludes it."""
     plan = await stored.find(bookie)
-    if plan is not None and plan.kind != kind and not plan.is_over(now_ms()):
+    if plan is not None and plan.kind != kind and not plan.is_over(wall_clock_ms()):
         raise ConfigurationError(f"bookie {bookie} is in {plan.kind} by {plan.who}: end that first")
 
 
@@ -254,16 +254,12 @@ async def _all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from bkspark.client import Client
 
     async with Client(cluster_uri(arguments), zookeeper=client_zookeeper(arguments)) as client:
-        return [dataclasses.asdict(plan) async for plan in (await plans_of(client)).all() if not plan.is_over(now_ms())]
+        return [
+            dataclasses.asdict(plan)
+            async for plan in (await plans_of(client)).all()
+            if not plan.is_over(wall_clock_ms())
+        ]
 
 
 def _when(at_ms: int) -> str | None:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000)) if at_ms else None
-
-
-def _tell(arguments: argparse.Namespace, facts: dict[str, Any], sentence: str) -> int:
-    if arguments.json:
-        print_json(facts)
-    else:
-        print(sentence)
-    return 0

@@ -13,6 +13,7 @@ from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, pos
 from bkspark.cli.changes import record_by
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table
 from bkspark.errors import MetadataFormat, NoSuchLedger
+from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -125,7 +126,7 @@ async def listed(
 async def _plans(client: Client) -> dict[str, BookiePlan]:
     from bkspark.metadata.bookie_plans import BookiePlans
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     plans = BookiePlans(await client.tree(), client.uri)
     return {plan.bookie: plan async for plan in plans.all() if not plan.is_over(now_ms)}
 

@@ -21,8 +21,9 @@ from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, clust
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
-from bkspark.cli.plans import add_despite, check_known, check_no_other, harm, new_plan, now_ms, plans_of, until_mode
+from bkspark.cli.plans import add_despite, check_known, check_no_other, harm, new_plan, plans_of, until_mode
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "{host} and {port} are replaced (default: bookies of bkspark restart by themselves)",
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="for each step (default: 300)"
+        "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="for each step (default: %(default)g)"
     )
     add_despite(parser)
     parser.add_argument(
@@ -157,7 +158,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     stored, registry = await plans_of(client), (await client.context()).registry
     await check_no_other(stored, bookie, MAINTENANCE)
     there = await stored.find(bookie)
-    if there is not None and not there.is_over(now_ms()):
+    if there is not None and not there.is_over(wall_clock_ms()):
         raise ConfigurationError(f"bookie {bookie} is in maintenance already: end that first")
     session = await registry.session(bookie)
     # The copies are replaced if this command dies in the middle and the bookie does not come back.

@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("top", help=description, description=f"{description[0].upper()}{description[1:]}.")
     add_cluster(parser)
     add_http_token(parser)
-    parser.add_argument("--interval", type=seconds, default=INTERVAL_S, metavar="SECONDS", help="default: 2")
+    parser.add_argument("--interval", type=seconds, default=INTERVAL_S, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--sort", choices=SORTS, default="adds", help="what bookies are sorted by (default: adds)")
     parser.add_argument("--once", action="store_true", help="print it once, after one interval, and end")
     parser.add_argument(

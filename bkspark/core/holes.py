@@ -1,9 +1,11 @@
-"""Finds entries that a bookie must have and that its own list of a ledger's entries lacks. PURE.
+"""What bookies' own lists of a ledger's entries say: which entries one bookie lacks, and which no bookie has. PURE.
 
-The cost depends on the number of runs in the list, not on the number of entries in the ledger.
+The cost depends on the number of runs in the lists, not on the number of entries in the ledger.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,7 +30,7 @@ def holes(
     def missing_below(end: int) -> int:
         wanted = _count(np.array([fragment.first_entry]), np.array([end]), stored, size)
         starts = np.clip(listed.starts, fragment.first_entry, end)
-        ends = np.clip(listed.starts + listed.sizes, fragment.first_entry, end)
+        ends = np.clip(listed.ends, fragment.first_entry, end)
         return wanted - _count(starts, ends, stored, size)
 
     if fragment.first_entry >= end_entry or not (count := missing_below(end_entry)):
@@ -41,7 +43,31 @@ def holes(
     return count, high - 1
 
 
+def held_parts(
+    lists: Sequence[EntryRuns], first_entry: int, end_entry: int, gap_entries_min: int
+) -> list[tuple[int, int]]:
+    """Return the parts [first, end) of [first_entry, end_entry) that are left without the gaps in which no list has an
+    entry. Gaps of less than `gap_entries_min` entries stay in the parts.
+
+    >>> lists = [EntryRuns(np.array([0, 900]), np.array([3, 5])), EntryRuns(np.array([7]), np.array([3]))]
+    >>> held_parts(lists, 2, 5000, 100)
+    [(2, 10), (900, 905)]
+    """
+    starts = np.concatenate([np.clip(each.starts, first_entry, end_entry) for each in lists])
+    ends = np.concatenate([np.clip(each.ends, first_entry, end_entry) for each in lists])
+    order = np.argsort(starts)
+    order = order[ends[order] > starts[order]]
+    starts, ends = starts[order], ends[order]
+    if not len(starts):
+        return []
+    reached = np.maximum.accumulate(ends)
+    begins = np.append(True, starts[1:] - reached[:-1] >= gap_entries_min)
+    last = np.append(np.flatnonzero(begins[1:]), len(starts) - 1)
+    return list(zip(starts[begins].tolist(), reached[last].tolist()))
+
+
 def _count(starts: np.ndarray, ends: np.ndarray, residues: np.ndarray, size: int) -> int:
     """Return how many ids in the runs [starts[i], ends[i]) have one of the given residues modulo `size`."""
-    below = [(bounds[:, None] - residues + size - 1) // size for bounds in (starts, ends)]
+    # In this form no sum is above the highest id.
+    below = [(bounds[:, None] - residues - 1) // size + 1 for bounds in (starts, ends)]
     return int((below[1] - below[0]).sum())

@@ -1,4 +1,4 @@
-"""TicketLock serves a writer's calls one at a time, in their order. Singles gathers single entries into a batch."""
+"""CallOrder serves a writer's calls one at a time, in order, and sends single entries of several calls together."""
 
 from __future__ import annotations
 
@@ -92,3 +92,40 @@ class Singles(Generic[_T]):
         await asyncio.sleep(0)  # one turn of the loop: entries that are added in it join this batch
         self.is_closed = True
         return await self._send(self._ticket, self.entries)
+
+
+class CallOrder(Generic[_T]):
+    """The order of a writer's calls. Single entries of calls in one turn of the event loop are sent together.
+
+    Args:
+        send: sends single entries when the ticket's turn comes.
+    """
+
+    def __init__(self, send: Callable[[Ticket, list[bytes]], Awaitable[_T]]) -> None:
+        self.lock = TicketLock()
+        """Serves one call at a time. It is not held while calls wait for acknowledgements."""
+        self._send = send
+        """Sends gathered single entries. Constant."""
+        self._singles: Singles[_T] | None = None
+        """The single entries that later ones join while it is not closed; None: there were none yet."""
+
+    @property
+    def last_sent(self) -> asyncio.Task[_T] | None:
+        """The task that sends the last single entries so far; None: there were none."""
+        return None if self._singles is None else self._singles.sent
+
+    def take(self) -> Ticket:
+        """Return a ticket after all calls so far; single entries of later calls come after it."""
+        if self._singles is not None:
+            self._singles.is_closed = True
+        return self.lock.take()
+
+    async def send_single(self, entry: bytes) -> tuple[_T, int]:
+        """Send one entry together with other single ones; return the result of `send`, and the entry's place among
+        them. Cancelling the call does not withdraw the entry."""
+        singles = self._singles
+        if singles is None or singles.is_closed:
+            singles = self._singles = Singles(self.lock.take(), self._send)
+        place = len(singles.entries)
+        singles.entries.append(entry)
+        return await asyncio.shield(singles.sent), place

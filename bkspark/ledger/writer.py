@@ -17,7 +17,7 @@ from bkspark.ledger import arguments
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.explicit_lac import send_explicit_lac
-from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
+from bkspark.ledger.ticket_lock import CallOrder, Ticket
 from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
@@ -66,10 +66,8 @@ class LedgerWriter(ClosedAtExit):
         """Runs the core until the writer ends. The user of the writer may set its `on_failed`."""
         self._window = self.run.window
         """The window of `run`, in which the number and the bytes of entries in flight are bounded. Constant."""
-        self._lock = TicketLock()
+        self._calls = CallOrder(self._send_singles)
         """The order of calls: they are served one at a time."""
-        self._singles: Singles[int] | None = None
-        """The batch that calls of `append` join while it is not closed; later calls make another one."""
         self._is_closing = False
         """Whether `close` was called: no more entries are accepted. Set once."""
         if options.explicit_lac_interval_s > 0:
@@ -122,14 +120,10 @@ class LedgerWriter(ClosedAtExit):
         if len(data) > self.entry_bytes_max:
             # Checked before it joins others: as part of a batch it would fail all entries of the batch.
             raise arguments.too_large(len(data), self.entry_bytes_max)
-        if not self._lock.is_taken and self._window.is_idle():
+        if not self._calls.lock.is_taken and self._window.is_idle():
             return await self._send_single(data)
-        singles = self._singles
-        if singles is None or singles.is_closed:
-            singles = self._singles = Singles(self._lock.take(), self._send_singles)
-        position = len(singles.entries)
-        singles.entries.append(data)
-        return await asyncio.shield(singles.sent) + position
+        first_entry, place = await self._calls.send_single(data)
+        return first_entry + place
 
     async def _send_singles(self, ticket: Ticket, entries: list[bytes]) -> int:
         async with ticket:
@@ -170,14 +164,8 @@ class LedgerWriter(ClosedAtExit):
         """As `submit`. `length_before`: the ledger's length before the batch, which a recovery knows from the entries
         that it has read; None: the writer's own."""
         arguments.check_entry_sizes(batch, self.entry_bytes_max)
-        async with self._take_ticket():
+        async with self._calls.take():
             return await self._send_in_turn(batch, length_before)
-
-    def _take_ticket(self) -> Ticket:
-        """Return a ticket after all calls so far; entries of later `append` calls come after it."""
-        if self._singles is not None:
-            self._singles.is_closed = True
-        return self._lock.take()
 
     async def _send_in_turn(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         core, window, added_bytes = self.core, self._window, self._sealer.added_bytes
@@ -219,12 +207,12 @@ class LedgerWriter(ClosedAtExit):
         With relaxed durability this makes bookies sync; otherwise acknowledged entries are durable already. Raises as
         `append`.
         """
-        singles = self._singles
-        async with self._take_ticket():
+        sent = self._calls.last_sent
+        async with self._calls.take():
             waiting = self._window.wait_for(self.core.pending.next_entry - 1)
         target = await waiting
-        if singles is not None:
-            await asyncio.wait([singles.sent])  # so that earlier calls of `append` return before this call
+        if sent is not None:
+            await asyncio.wait([sent])  # so that earlier calls of `append` return before this call
         lac = self.core.lac
         if target <= lac:
             return lac

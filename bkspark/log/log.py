@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    DataLoss,
+    LedgerFenced,
+    NoSuchLedger,
+    NoSuchLog,
+)
 from bkspark.ledger import Cluster, LedgerReader, LedgerWriter, arguments
 from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES
@@ -171,8 +179,8 @@ class Log:
         before = await self.at_time(before) if isinstance(before, datetime) else check_offset("before", before)
         store, snapshot = await self.store(), await self.snapshot()
         position = await reading.position_of(self._open_listed, snapshot, before)
-        position = await reading.normal_form(self._open_listed, snapshot, position)
         closed = await closed_ordinals(self._cluster, snapshot)
+        position = await reading.normal_form(self._open_listed, snapshot, position, closed)
         at_end = await self._is_ledger_end(snapshot, position)
         count = await store.truncate(self._name, position, at_ledger_end=at_end, closed=closed)
         if count is None:
@@ -541,32 +549,20 @@ class Log:
             while True:
                 changed.clear()
                 try:
-                    async for batch in self._readable(position, batch_bytes, patience):
+                    snapshot = await self.snapshot()
+                    async for batch in reading.readable(self._cluster, snapshot, position, batch_bytes, patience):
                         position = Position(batch.ordinal, batch.ledger_id, batch.end_entry)
                         patience.succeeded()
                         yield batch
                 except BookKeeperError as error:
-                    await patience.bear(error)
+                    # A ledger that was removed from the list may have been read to its end: the new list says so.
+                    if not (isinstance(error, DataLoss) and await snapshot.may_have_new_start()):
+                        await patience.bear(error)
                     continue
                 patience.succeeded()
                 await _wait(changed, FOLLOW_POLL_S)
         finally:
             unwatch()
-
-    async def _readable(self, position: Position, batch_bytes: int, patience: Patience) -> AsyncIterator[LogBatch]:
-        """Yield the entries after a position, ledger by ledger; an open ledger is followed until it is closed."""
-        snapshot = await self.snapshot()
-        ordinal, entry_id = await snapshot.locate(position)
-        async for run in snapshot.runs(ordinal):
-            for listed in run:
-                reader = await self._open_listed(listed)
-                first = max(listed.first_entry, entry_id if listed.ordinal == ordinal else 0)
-                if listed.last_entry is None:
-                    batches = reading.followed_batches(reader, self._name, first, batch_bytes, patience)
-                else:
-                    batches = reading.listed_batches(reader, self._name, first, listed.last_entry + 1, batch_bytes)
-                async for batch in batches:
-                    yield LogBatch(batch, listed.ordinal)
 
 
 async def _shown_schema(snapshot: LogSnapshot, ref: SchemaRef) -> dict[str, Any]:
@@ -599,8 +595,6 @@ async def log_names(cluster: Cluster) -> list[str]:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
-        return

@@ -7,7 +7,7 @@ therefore be read up to its first open ledger, and in that up to the last confir
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from bkspark.entries import EntryBatch
@@ -15,7 +15,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuch
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.positions import EARLIEST, LATEST, OffsetSpec, Position, parse_place, position_at
+from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, parse_place, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
 
@@ -195,8 +195,13 @@ async def _by_ledgers(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms:
     return found
 
 
-async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: Position) -> Position:
+async def normal_form(
+    open_ledger: OpenListed, snapshot: LogSnapshot, position: Position, closed: Collection[int] = ()
+) -> Position:
     """Return a position in its normal form, unless the ledgers before it are still open.
+
+    Args:
+        closed: ordinals of ledgers that are closed, although the list may not say so yet.
 
     Raises:
         DataLoss, ConfigurationError: as `LogSnapshot.locate`.
@@ -205,7 +210,8 @@ async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: 
     first_entry = 0
     if position.entry_id and snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal:
         first_entry = (await snapshot.ledger(position.ordinal)).first_entry
-    if position.entry_id > first_entry or any(ordinal < position.ordinal for ordinal in snapshot.open_ordinals):
+    still_open = set(snapshot.open_ordinals) - set(closed)
+    if position.entry_id > first_entry or any(ordinal < position.ordinal for ordinal in still_open):
         return position
     return await end_before(open_ledger, snapshot, position.ordinal)
 
@@ -259,3 +265,24 @@ async def ranges(
                 )
             if first < stop:
                 yield LedgerRange(listed.ordinal, listed.ledger_id, first, stop), reader
+
+
+async def readable(
+    cluster: Cluster, snapshot: LogSnapshot, position: Position, batch_bytes: int, patience: Patience
+) -> AsyncIterator[LogBatch]:
+    """Yield the entries after a position, ledger by ledger; an open ledger is followed until it is closed.
+
+    Raises:
+        DataLoss: entries after the position, or a listed ledger, are gone.
+    """
+    ordinal, entry_id = await snapshot.locate(position)
+    async for run in snapshot.runs(ordinal):
+        for listed in run:
+            reader = await open_listed(cluster, snapshot.name, listed)
+            first = max(listed.first_entry, entry_id if listed.ordinal == ordinal else 0)
+            if listed.last_entry is None:
+                batches = followed_batches(reader, snapshot.name, first, batch_bytes, patience)
+            else:
+                batches = listed_batches(reader, snapshot.name, first, listed.last_entry + 1, batch_bytes)
+            async for batch in batches:
+                yield LogBatch(batch, listed.ordinal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat, NoSuchNode
+from bkspark.errors import ConfigurationError, DataLoss, MetadataError, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
 from bkspark.log.formats import LogHead, PageRef, Publisher, SchemaRef, SegmentFacts
 from bkspark.log.heads import HeadStore, StoredHead
@@ -189,6 +189,13 @@ class LogSnapshot:
                     f"to another log, or the log was deleted and created again"
                 )
         return ordinal, entry_id
+
+    async def may_have_new_start(self) -> bool:
+        """Return whether ledgers may have been removed from the beginning of the log since. Raises NoSuchLog."""
+        try:
+            return (await self._heads.read(self.name)).head.start != self.start
+        except MetadataError:
+            return True
 
     async def last_before(self, ordinal: int) -> AsyncIterator[LogSegment]:
         """Yield the ledgers before `ordinal`, backwards. Raises as `runs`."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -52,6 +51,7 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.times import OpenTimes
 from bkspark.log.watching import LogWatch
 from bkspark.metadata.tree import Callback, Check, Create, Delete, Operation, Tree
+from bkspark.wall_clock import wall_clock_ms
 
 PAGES_DROPPED_MAX = 500
 """Pages that one transaction removes at most: it must stay far below ZooKeeper's 1 MiB."""
@@ -85,11 +85,6 @@ class Cut:
     before: Position
     first_ordinal: int
     unchanged: Sequence[Check] = ()
-
-
-def wall_clock_ms() -> int:
-    """Return the time of this host, in ms since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class LogStore:

@@ -26,7 +26,7 @@ from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
-from bkspark.ledger.ticket_lock import Singles, Ticket, TicketLock
+from bkspark.ledger.ticket_lock import CallOrder, Ticket
 from bkspark.log.expiry import Expiry, ExpiryTimer
 from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY, OWN_METADATA, SegmentFacts, SegmentOwner
 from bkspark.log.heads import new_token
@@ -189,11 +189,8 @@ class LogWriter(ClosedAtExit):
         `_settle`."""
         self._error: BookKeeperError | None = None
         """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
-        self._singles: Singles[PositionRange] | None = None
-        """The batch that calls of `append` join while it is not closed; later calls make another one."""
-        self._lock = TicketLock()
-        """Serves one submission, roll or check of the log at a time. It is not held during waits for
-        acknowledgements."""
+        self._calls = CallOrder(self._send_singles)
+        """Serves one submission, roll or check of the log at a time."""
         self._change: asyncio.Task[Any] | None = None
         """The last change of `_current`. Cancelling the call that needed it does not cancel it; `abandon` does."""
         self._is_stale = False
@@ -269,21 +266,11 @@ class LogWriter(ClosedAtExit):
         data = bytes(entry)
         if len(data) > self._entry_bytes_max:
             raise arguments.too_large(len(data), self._entry_bytes_max)
-        singles = self._singles
-        if singles is None or singles.is_closed:
-            singles = self._singles = Singles(self._lock.take(), self._send_singles)
-        place = len(singles.entries)
-        singles.entries.append(data)
-        return (await asyncio.shield(singles.sent))[place]
+        positions, place = await self._calls.send_single(data)
+        return positions[place]
 
     async def _send_singles(self, ticket: Ticket, entries: list[bytes]) -> PositionRange:
         return await (await self._submit_in(ticket, as_batch(entries)))
-
-    def _take_ticket(self) -> Ticket:
-        """Return a ticket after all calls so far; entries of later `append` calls come after it."""
-        if self._singles is not None:
-            self._singles.is_closed = True
-        return self._lock.take()
 
     async def append_many(self, entries: Any) -> PositionRange:
         """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are
@@ -302,7 +289,7 @@ class LogWriter(ClosedAtExit):
         """Send entries as soon as there is room; return a future of their positions, done when acknowledged."""
         batch = as_batch(entries)
         arguments.check_entry_sizes(batch, self._entry_bytes_max)
-        return await self._submit_in(self._take_ticket(), batch)
+        return await self._submit_in(self._calls.take(), batch)
 
     async def _submit_in(self, ticket: Ticket, batch: EntryBatch) -> asyncio.Future[PositionRange]:
         async with ticket:
@@ -364,7 +351,7 @@ class LogWriter(ClosedAtExit):
 
     async def roll(self) -> None:
         """Continue in a new ledger; the old one is closed, so that readers can pass it. Raises as `append_many`."""
-        async with self._take_ticket():
+        async with self._calls.take():
             current = await self._ready()
             await self._to_its_end(self._roll(current))
 
@@ -408,7 +395,7 @@ class LogWriter(ClosedAtExit):
             start_kept(self._look_in_turn(), self._looks)
 
     async def _look_in_turn(self) -> None:
-        async with self._take_ticket():
+        async with self._calls.take():
             try:
                 await self._change_over()
                 if self._is_stale and self._error is None:
@@ -444,8 +431,8 @@ class LogWriter(ClosedAtExit):
             LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe nevertheless.
         """
         self._stop_watching()
-        singles = self._singles
-        async with self._take_ticket():
+        sent = self._calls.last_sent
+        async with self._calls.take():
             if self._is_closed:
                 return
             await self._change_over()
@@ -459,8 +446,8 @@ class LogWriter(ClosedAtExit):
             if current is not None:
                 await self._close_ledger(current)
             await self._settle(is_end=True)
-        if singles is not None:
-            await asyncio.wait([singles.sent])  # so that earlier calls of `append` return before this call
+        if sent is not None:
+            await asyncio.wait([sent])  # so that earlier calls of `append` return before this call
         if self._upkeep:
             await asyncio.wait(self._upkeep)
 

@@ -18,7 +18,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.metadata import acls
 from bkspark.metadata.acls import CREATOR_ALL, OPEN, AclList
 from bkspark.options import check
-from bkspark.tls.client_keys import read_keys
+from bkspark.tls.client_keys import flag, read_keys
 from bkspark.tls.names import served_protocols, served_suites
 from bkspark.tls.options import StoreType, TlsOptions
 
@@ -77,12 +77,6 @@ class ZooKeeperOptions:
 # ---- keys ----
 
 
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
-    return text.lower() == "true"
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -103,17 +97,17 @@ class Key:
 
     @property
     def is_flag(self) -> bool:
-        return self.parse is _flag
+        return self.parse is flag
 
 
 KEYS: Mapping[str, Key] = {
-    ENABLE_SECURITY: Key(_flag, "false", "new nodes of ZooKeeper are closed to other clients"),
+    ENABLE_SECURITY: Key(flag, "false", "new nodes of ZooKeeper are closed to other clients"),
     FURTHER_ACLS: Key(acls.parse_list, "none", "who may use closed nodes, too: scheme:id:permissions, ; between"),
     JAAS_FILE: Key(str, f"what {JAAS_VARIABLE} names", "the JAAS file"),
-    USES_SASL: Key(_flag, "true", "false: no SASL to ZooKeeper, whatever the JAAS file has"),
+    USES_SASL: Key(flag, "true", "false: no SASL to ZooKeeper, whatever the JAAS file has"),
     JAAS_SECTION: Key(str, DEFAULT_SECTION, "the section of the JAAS file for ZooKeeper"),
     SERVICE: Key(str, DEFAULT_SERVICE, "the first part of the Kerberos principal of ZooKeeper's servers"),
-    SECURE: Key(_flag, "false", "TLS to ZooKeeper"),
+    SECURE: Key(flag, "false", "TLS to ZooKeeper"),
     SOCKET: Key(_socket, "unset", "Java's class for TLS to ZooKeeper; no effect here"),
     "zookeeper.ssl.trustStore.location": Key(str, "unset", "the certificates that are trusted"),
     "zookeeper.ssl.trustStore.type": Key(StoreType.parse, "by the file's first bytes", "PEM, PKCS12 or JKS"),
@@ -121,7 +115,7 @@ KEYS: Mapping[str, Key] = {
     "zookeeper.ssl.keyStore.location": Key(str, "unset", "key and certificate that the client shows; PEM: one file"),
     "zookeeper.ssl.keyStore.type": Key(StoreType.parse, "by the file's first bytes", "PEM, PKCS12 or JKS"),
     "zookeeper.ssl.keyStore.passwordPath": Key(str, "unset", "file with the key store's password"),
-    "zookeeper.ssl.hostnameVerification": Key(_flag, "true", "compare host and certificate"),
+    "zookeeper.ssl.hostnameVerification": Key(flag, "true", "compare host and certificate"),
     "zookeeper.ssl.enabledProtocols": Key(
         lambda text: served_protocols(_names(text)), "TLSv1.2,TLSv1.3", "protocols of TLS to ZooKeeper"
     ),

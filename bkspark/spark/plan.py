@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from bkspark.spark.ranges import (
 )
 from bkspark.spark.selection import chosen_entries, has_metadata
 from bkspark.spark.stored_ledgers import Pick, selected_ledgers, stored_ledgers
+from bkspark.wall_clock import wall_clock_ms
 
 OPENED_LEDGERS_MAX = 2_000
 """Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers, unless a
@@ -83,7 +83,7 @@ class ReadPlanner:
         """The addresses of bookies that were looked up."""
         self._snapshots: dict[str, LogSnapshot] = {}
         """Lists of logs that were read, by name."""
-        self._now_ms = time.time_ns() // 1_000_000
+        self._now_ms = wall_clock_ms()
 
     # ---- the state of logs and ledgers ----
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,6 +47,7 @@ from bkspark.spark.ranges import EntryRange, PackedRanges, ReadableSegment
 from bkspark.spark.topic_ledgers import Extents, TopicList, TopicLists
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topic_view import TopicView, aliases, parsed_offset
+from bkspark.wall_clock import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class TopicPlanner:
         self._without_password = connect(replace(options, ledger_password=NO_PASSWORD)).asynchronous
         self.options = options
         self.is_stream = is_stream
-        self.now_ms = time.time_ns() // 1_000_000
+        self.now_ms = wall_clock_ms()
         self._lists = TopicLists() if lists is None else lists
         self._store: PulsarStore | None = None
         """None before the first look. Set once."""

@@ -56,6 +56,11 @@ class EntryRuns:
         """Number of entries in the runs."""
         return int(self.sizes.sum())
 
+    @property
+    def ends(self) -> np.ndarray:
+        """The id after the last of each run, int64; at most ENTRY_ID_MAX, the highest id itself."""
+        return self.starts + np.minimum(self.sizes, ENTRY_ID_MAX - self.starts)
+
     @classmethod
     def of(cls, entry_ids: np.ndarray) -> EntryRuns:
         """Return the runs of ascending ids."""

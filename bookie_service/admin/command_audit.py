@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.operation.audit import audit
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.operations import this_process
@@ -19,5 +18,5 @@ def operator() -> str:
 async def commanded(cluster: RepairedCluster, change: str, **attributes: object) -> None:
     """Log and record a change that an operator makes by this command. Raises MetadataError."""
     audit(operator(), change, **attributes)
-    record = ChangeRecord(time.time_ns() // 1_000_000, f"command:{operator()}", change)
+    record = ChangeRecord(wall_clock_ms(), f"command:{operator()}", change)
     await ChangeRecords(cluster.tree, cluster.uri).add(record)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import time
 from typing import Any
 
@@ -18,6 +17,7 @@ from bkspark.log_limit import no_digits
 from bkspark.metadata.bookie_plans import BookiePlan
 from bkspark.one_line import one_line
 from bookie_service.admin.command_audit import commanded, operator
+from bookie_service.admin.command_output import print_progress, print_result
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress
@@ -59,17 +59,21 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         await drain_plans.set_rate(cluster, bookie, arguments.rate)
         if arguments.rate:
             await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {arguments.rate}", bookie=bookie)
-        return _tell(arguments, dataclasses.asdict(plan), status_line(plan))
+        print_result(dataclasses.asdict(plan), status_line(plan), as_json=arguments.json)
+        return 0
     if arguments.cancel:
         await drain_plans.cancel(cluster, bookie)
         await commanded(cluster, f"cancel the drain of bookie {bookie}", bookie=bookie)
-        return _tell(arguments, {"bookie": bookie, "cancelled": True}, f"the drain of bookie {bookie} is cancelled")
+        print_result(
+            {"bookie": bookie, "cancelled": True}, f"the drain of bookie {bookie} is cancelled", as_json=arguments.json
+        )
+        return 0
     options, closes_open = configuration.auto_recovery, arguments.close_open
     lines = _Lines(is_json=arguments.json)
     moving = Drain(cluster, bookie, this_process(), options, lines.report, closes_open=closes_open)
     if arguments.plan:
         preview = await moving.preview()
-        _tell(arguments, {"bookie": bookie, **dataclasses.asdict(preview)}, shown(bookie, preview))
+        print_result({"bookie": bookie, **dataclasses.asdict(preview)}, shown(bookie, preview), as_json=arguments.json)
         return IMPOSSIBLE if preview.without_spare else 0
     if arguments.resume:
         await drain_plans.running(cluster, bookie)
@@ -77,19 +81,22 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     if before is None:
         await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
     else:
-        _say(f"continues the drain that {before.who} began at {_at(before.since_ms)}")
+        print_progress(f"continues the drain that {before.who} began at {_at(before.since_ms)}")
     try:
         moved = await moving.run()
     except DrainCancelled as cancelled:
-        _say(f"bkspark cluster: {cancelled}")
+        print_progress(f"bkspark cluster: {cancelled}")
         return 1
     except BookKeeperError:
-        _say(f"bookie {bookie} stays read-only, and what was copied stays: run this again later, or with --cancel")
+        print_progress(
+            f"bookie {bookie} stays read-only, and what was copied stays: run this again later, or with --cancel"
+        )
         raise
     copied = moving.progress().copied_bytes
     facts = {"bookie": bookie, "ledgers": moved, "copied_bytes": copied, "drained": True, "done": True}
     then = f"stop it, then `bkspark cluster decommission {bookie}` forgets it"
-    return _tell(arguments, facts, f"no ledger needs bookie {bookie} any more, {moved} were moved: {then}")
+    print_result(facts, f"no ledger needs bookie {bookie} any more, {moved} were moved: {then}", as_json=arguments.json)
+    return 0
 
 
 class _Lines:
@@ -108,10 +115,10 @@ class _Lines:
             # Compared without its numbers, because thousands of ledgers may lack the same bookie.
             if (cause := no_digits(reason)) not in self._said:
                 self._said.add(cause)
-                _say(f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}")
+                print_progress(f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}")
         if time.monotonic() >= self._due_s or not progress.ledgers_left:
             self._due_s = time.monotonic() + REPORT_S
-            _say(_line(progress))
+            print_progress(_line(progress))
             if self._is_json:
                 print(json.dumps(_facts(progress)), flush=True)
 
@@ -170,12 +177,3 @@ def shown(bookie: str, preview: DrainPreview) -> str:
 
 def _at(at_ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
-
-
-def _tell(arguments: argparse.Namespace, facts: dict[str, Any], sentence: str) -> int:
-    print(json.dumps(facts) if arguments.json else sentence, flush=True)
-    return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -11,12 +11,10 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -27,6 +25,7 @@ from bkspark.net.pool import NetOptions
 from bkspark.security.roles import Role
 from bookie_service.admin import drain_command, log_output
 from bookie_service.admin.command_audit import commanded
+from bookie_service.admin.command_output import print_progress, print_result
 from bookie_service.admin.http.api_v1 import ConfigurationApi, add_without_bookie
 from bookie_service.admin.http.api_v2 import ApiV2
 from bookie_service.admin.http.cluster_v1 import ClusterApi
@@ -149,7 +148,9 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         )
         signals.stop_by(stopping.set)
         facts = {"id": this_process(), "pid": os.getpid()}
-        _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
+        print_result(
+            facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})", as_json=arguments.json
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, keys, manager)
         manager.ready(_REPAIRING)
         await stopping.wait()
@@ -198,7 +199,7 @@ def _take_signals(signals: ShutdownSignals) -> None:
 
 
 async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
-    result = await check_cluster(cluster, configuration.auto_recovery, _progress)
+    result = await check_cluster(cluster, configuration.auto_recovery, print_progress)
     facts = {
         "ledgers": result.ledgers,
         "underreplicated": result.underreplicated,
@@ -210,7 +211,9 @@ async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, config
     }
     missing = f"{result.underreplicated} of {result.ledgers} ledgers lack {result.missing_copies} copies; "
     lost = f"{result.missing_entries} entries have no copy at all; {result.unreadable} ledgers cannot be checked"
-    _tell(arguments, facts, f"{result.ledgers} ledgers, nothing is missing" if result.ok else missing + lost)
+    print_result(
+        facts, f"{result.ledgers} ledgers, nothing is missing" if result.ok else missing + lost, as_json=arguments.json
+    )
     return 0 if result.ok else 1
 
 
@@ -219,9 +222,13 @@ async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace,
     if arguments.dry_run:
         return await _preview(cluster, arguments)
     await commanded(cluster, f"decommission bookie {arguments.bookie}", bookie=arguments.bookie)
-    moved = await decommission(cluster, arguments.bookie, configuration.auto_recovery, _progress, _skips(arguments))
+    moved = await decommission(
+        cluster, arguments.bookie, configuration.auto_recovery, print_progress, _skips(arguments)
+    )
     facts = {"bookie": arguments.bookie, "ledgers": moved, "decommissioned": True}
-    _tell(arguments, facts, f"bookie {arguments.bookie} is decommissioned, {moved} ledgers were moved")
+    print_result(
+        facts, f"bookie {arguments.bookie} is decommissioned, {moved} ledgers were moved", as_json=arguments.json
+    )
     return 0
 
 
@@ -232,7 +239,7 @@ async def _repair(cluster: RepairedCluster, arguments: argparse.Namespace, confi
     facts = {"ledger": arguments.ledger, "missing_copies": found.copies, "bookies": list(found.bookies)}
     bookies = ", ".join(found.bookies)
     what = f"lacked {found.copies} copies at {bookies}, and is repaired" if found.copies else "lacks nothing"
-    _tell(arguments, facts, f"ledger {arguments.ledger} {what}")
+    print_result(facts, f"ledger {arguments.ledger} {what}", as_json=arguments.json)
     return 0
 
 
@@ -242,10 +249,10 @@ async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, conf
         return await _preview(cluster, arguments)
     await commanded(cluster, f"recover bookie {arguments.bookie}", bookie=arguments.bookie)
     skips = _skips(arguments)
-    moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, _progress, skips)
+    moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, print_progress, skips)
     facts = {"bookie": arguments.bookie, "ledgers": moved}
     which = "no ledger" if skips == NO_SKIPS else "no ledger that was not skipped"
-    _tell(arguments, facts, f"{which} needs bookie {arguments.bookie} any more, {moved} were moved")
+    print_result(facts, f"{which} needs bookie {arguments.bookie} any more, {moved} were moved", as_json=arguments.json)
     return 0
 
 
@@ -257,7 +264,7 @@ async def _preview(cluster: RepairedCluster, arguments: argparse.Namespace) -> i
     """Print what would be copied from the other copies of a stopped bookie's ledgers; return the exit code."""
     preview = await preview_of(cluster, arguments.bookie)
     facts = {"bookie": arguments.bookie, **dataclasses.asdict(preview), "dry_run": True}
-    _tell(arguments, facts, drain_command.shown(arguments.bookie, preview))
+    print_result(facts, drain_command.shown(arguments.bookie, preview), as_json=arguments.json)
     return drain_command.IMPOSSIBLE if preview.without_spare else 0
 
 
@@ -270,11 +277,3 @@ _COMMANDS: dict[str, _Command] = {
     "recover": functools.partial(_once, _recover),
     "repair": functools.partial(_once, _repair),
 }
-
-
-def _tell(arguments: argparse.Namespace, facts: dict[str, Any], sentence: str) -> None:
-    print(json.dumps(facts) if arguments.json else sentence, flush=True)
-
-
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.index import UNKNOWN_KEY
@@ -119,7 +120,7 @@ class LimboCheck:
                 if share.is_deleted:
                     leaving.append(ledger_id)
                 elif not await asyncio.to_thread(self._holds, ledger_id, share.parts):
-                    await self._metadata_view.report(ledger_id, time.time_ns() // 1_000_000)
+                    await self._metadata_view.report(ledger_id, wall_clock_ms())
                     reported += 1
                 elif share.is_closed:
                     leaving.append(ledger_id)

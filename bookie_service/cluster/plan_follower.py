@@ -9,20 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 
 from bkspark.errors import MetadataError, MetadataFormat
 from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
+from bkspark.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 60.0
 _RETRY_S = 1.0
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class PlanFollower:
@@ -33,7 +29,7 @@ class PlanFollower:
         plans: BookiePlans,
         bookie_id: str,
         follow: Callable[[BookiePlan | None], None],
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`now_ms()`: the time of day, in ms since 1970."""
         self._now_ms = now_ms

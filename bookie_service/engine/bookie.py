@@ -381,8 +381,7 @@ class Bookie:
             status = self._room_for_ledger(client)
         if status != Status.EOK:
             return None if status is None else _Fence(status)
-        index = ledger_id % len(self._journals)
-        records = []
+        index, records = ledger_id % len(self._journals), []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, key)
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
@@ -436,8 +435,7 @@ class Bookie:
         if status != Status.EOK:
             client.send(encode(status))
             return None
-        index = ledger_id % len(self._journals)
-        records = []
+        index, records = ledger_id % len(self._journals), []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))

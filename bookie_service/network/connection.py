@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.errors import ProtocolError
@@ -31,6 +31,7 @@ from bookie_service.engine.turns import Turn, Turns
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.changes import add_needs
 from bookie_service.network.connection_options import ConnectionOptions
+from bookie_service.network.deadlines import NEVER, Deadlines
 from bookie_service.network.gate import BYTES_MAX, Gate
 from bookie_service.network.gated_requests import GatedRequests
 from bookie_service.network.memory_budget import WINDOW_BYTES, MemoryBudget
@@ -66,6 +67,23 @@ class ConnectionEvents(Protocol):
         """An error occurred that the peer did not cause: the state of the bookie can no longer be trusted."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionParts:
+    """What the connections of one port share."""
+
+    bookie: Bookie
+    memory_budget: MemoryBudget
+    turns: Turns
+    options: ConnectionOptions
+    events: ConnectionEvents
+    tls: ListenerTls | None = None
+    """TLS for peers that ask for it; None: there is no TLS."""
+    authentication: ListenerAuthentication | None = None
+    """How peers must authenticate; None: they need not."""
+    authorization: Authorization | None = None
+    """Decides which requests are served; None: all."""
+
+
 class Connection:
     """Feeds a bookie from a socket. Accepts V3 until the first V2 frame, and then only V2. For one event loop.
 
@@ -79,32 +97,9 @@ class Connection:
     """TLS over the socket; None: there is no TLS. Set once, by `start_tls`."""
     _wait: asyncio.TimerHandle | None = None
     """The timer that ends the wait of an AUTH message for START_TLS."""
-    _secure_until = math.inf
-    """When TLS must be complete, by the loop's clock; infinity: it need not be, or it is."""
-    _authenticate_until = math.inf
-    """When the peer must be authenticated, by the loop's clock; infinity: it need not be, or it is."""
 
-    def __init__(
-        self,
-        connected: socket.socket,
-        address: str,
-        bookie: Bookie,
-        memory_budget: MemoryBudget,
-        turns: Turns,
-        options: ConnectionOptions,
-        events: ConnectionEvents,
-        tls: ListenerTls | None = None,
-        authentication: ListenerAuthentication | None = None,
-        authorization: Authorization | None = None,
-    ) -> None:
-        """Begin to read from `connected`, which must be non-blocking.
-
-        Args:
-            address: the address of the peer's machine.
-            tls: TLS for a peer that asks for it; None: there is no TLS.
-            authentication: how the peer must authenticate; None: it need not.
-            authorization: decides which requests are served; None: all.
-        """
+    def __init__(self, connected: socket.socket, address: str, parts: ConnectionParts) -> None:
+        """Begin to read from `connected`, which must be non-blocking; `address` is that of the peer's machine."""
         self._socket = connected
         self._fd = connected.fileno()
         """For the event loop. Given a socket that it does not watch yet, asyncio formats its `repr`, with two system
@@ -117,13 +112,13 @@ class Connection:
         """The address of the peer's machine. Constant."""
         self.principal: Principal = ANONYMOUS
         """The identity that the peer has proved. Set before the requests that follow the proof are served."""
-        self._authorization = authorization
-        self._rights = None if authorization is None else authorization.enter(self)
-        self._bookie = bookie
-        self._memory_budget = memory_budget
-        self._turns = turns
-        self._options = options
-        self._events = events
+        self._bookie, self._turns, self._options = parts.bookie, parts.turns, parts.options
+        self._tls, self._authentication, self._authorization = parts.tls, parts.authentication, parts.authorization
+        self._rights = None if parts.authorization is None else parts.authorization.enter(self)
+        self._events = parts.events
+        self._memory_budget = memory_budget = parts.memory_budget
+        self._deadlines = Deadlines(parts.options, memory_budget.loop.time())
+        """What the connection waits for, and until when."""
         self._receive_buffer = ReceiveBuffer(memory_budget, self)
         self._send_buffer = SendBuffer(connected, memory_budget, self)
         """Replies that the peer has not taken. Replaced when TLS begins."""
@@ -153,31 +148,21 @@ class Connection:
         """Whether a receive buffer with one add may be served at once: the gate is open, and a frame has come."""
         self._received_ns = 0
         """When bytes last arrived, by the clock of `Bookie.times`."""
-        self._receptions = self._seen = 0
-        """How often bytes have arrived, and the value of this count at the last call of `idle_s`."""
-        self._idle_since = memory_budget.loop.time()
-        """When `idle_s` last found that bytes had arrived or a reply was due."""
-        self._progress_at = 0.0
-        """When the peer last took bytes of replies. Only meaningful while some are unsent."""
-        self._frame_since = math.inf
-        """Since when the peer could have sent the rest of the unfinished frame; infinity: there is none, or no room."""
         self._wait_to_send: list[Callable[[], None]] = []
         """Callbacks for when the peer takes replies again, or the connection is closed."""
-        self._tls = tls
-        self._authentication = authentication
-        if tls is not None or authentication is not None:
-            self._begin_proofs()
+        if self._tls is not None or self._authentication is not None:
+            self._begin_proofs(memory_budget.loop.time())
         self._read_on()
 
-    def _begin_proofs(self) -> None:
+    def _begin_proofs(self, now: float) -> None:
         """Make the gate, and set the deadlines for TLS and authentication."""
         tls, authentication = self._tls, self._authentication
         needs_tls = tls is not None and tls.options.required
         self._gate = Gate(authentication, offers_tls=tls is not None, needs_tls=needs_tls)
         if tls is not None and needs_tls:
-            self._secure_until = self._idle_since + tls.options.handshake_s
+            self._deadlines.expect_tls(now, tls.options.handshake_s)
         if authentication is not None:
-            self._authenticate_until = self._idle_since + authentication.options.timeout_s
+            self._deadlines.expect_authentication(now, authentication.options.timeout_s)
             authentication.waiting.add(self)
 
     # ---- called by the event loop ----
@@ -205,7 +190,7 @@ class Connection:
     def _receive_now(self) -> None:
         space = self._receive_buffer.space(_COSTLY_WINDOW_BYTES if self._is_costly else WINDOW_BYTES)
         if space is None:
-            self._frame_since = math.inf
+            self._deadlines.frame_since = NEVER
             self._pause()
             return
         try:
@@ -219,7 +204,7 @@ class Connection:
             self._end()
             return
         self._receive_buffer.end += received
-        self._receptions += 1
+        self._deadlines.receptions += 1
         times = self._bookie.times
         self._received_ns = times.received_ns = times.clock_ns()
         self._is_scanned = self._is_costly = False
@@ -243,7 +228,7 @@ class Connection:
     def _send_more(self) -> None:
         try:
             if self._send_buffer.flush():
-                self._progress_at = self._memory_budget.loop.time()
+                self._deadlines.progress_at = self._memory_budget.loop.time()
         except OSError:
             self.close()
             return
@@ -277,7 +262,7 @@ class Connection:
             self.give_up(self._memory_budget.too_many_replies())
             return
         if was_idle and self._send_buffer.size:
-            self._progress_at = self._memory_budget.loop.time()
+            self._deadlines.progress_at = self._memory_budget.loop.time()
             self._memory_budget.loop.add_writer(self._fd, self._guarded, self._send_more)
         if self._send_buffer.size > _UNSENT_BYTES_MAX:
             self.is_taking = False
@@ -321,29 +306,14 @@ class Connection:
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection if its peer has taken no replies, or has not completed a frame, for too long."""
-        if self._send_buffer.size and now - self._progress_at > self._options.stalled_s_max:
-            self.give_up(
-                f"it has read none of {self._send_buffer.size} bytes of replies for {self._options.stalled_s_max:g} s "
-                "(waitTimeoutOnResponseBackpressureMs)"
-            )
-        elif now - self._frame_since > self._options.frame_s_max:
-            self.give_up(
-                f"a frame that it began is unfinished after {self._options.frame_s_max:g} s (frameTimeoutMs), "
-                f"{self._receive_buffer.end} bytes of it have come"
-            )
-        elif now > self._secure_until and self._tls is not None:
-            self.give_up(
-                f"its TLS handshake is not complete after {self._tls.options.handshake_s:g} s (tlsHandshakeTimeoutMs)"
-            )
-        elif now > self._authenticate_until and self._authentication is not None:
-            timeout_s = self._authentication.options.timeout_s
-            self.give_up(f"it is not authenticated after {timeout_s:g} s (authenticationTimeoutMs)")
+        why = self._deadlines.overdue(now, self._send_buffer.size, self._receive_buffer.end)
+        if why:
+            self.give_up(why)
 
     def idle_s(self, now: float) -> float:
         """Return for how long nothing has arrived and no reply was due, as far as noticed; 0 while a reply is due."""
-        if self._receptions != self._seen or self._waiting or self._send_buffer.size or self._bookie.owes(self):
-            self._seen, self._idle_since = self._receptions, now
-        return now - self._idle_since
+        is_busy = bool(self._waiting or self._send_buffer.size or self._bookie.owes(self))
+        return self._deadlines.idle_s(now, is_busy=is_busy)
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
         """Close the connection and log the reason.
@@ -410,7 +380,7 @@ class Connection:
         if not self.is_open:
             return
         buffer, loop = self._receive_buffer, self._memory_budget.loop
-        self._secure_until = min(self._secure_until, loop.time() + self._tls.options.handshake_s)
+        self._deadlines.expect_tls(loop.time(), self._tls.options.handshake_s)
         held = b"" if self._gate is None else self._gate.take_held()
         rest = buffer.octets[end : buffer.end].tobytes()
         self._tls_socket = TlsSocket(self._socket, self._tls.context, held + rest, loop, self._on_secured)
@@ -439,7 +409,7 @@ class Connection:
 
     def _on_secured(self) -> None:
         assert self._tls_socket is not None
-        self._secure_until = math.inf
+        self._deadlines.end_handshake()
         certificate = self._tls_socket.certificate()
         if self.principal == ANONYMOUS:
             self.principal = principal_of_certificate(certificate)
@@ -448,7 +418,8 @@ class Connection:
         if self._gate.opens_with_tls(certificate):
             self._open_gate()
         elif self._authentication is not None:
-            self._authenticate_until = self._memory_budget.loop.time() + self._authentication.options.timeout_s
+            timeout_s = self._authentication.options.timeout_s
+            self._deadlines.expect_authentication(self._memory_budget.loop.time(), timeout_s)
 
     def _receive_held_later(self, tls_socket: TlsSocket) -> None:
         """Receive, in a later call, what TLS already holds: the selector does not see it."""
@@ -489,7 +460,7 @@ class Connection:
     def _open_gate(self) -> None:
         self._gate = None
         self._is_known = self._has_sent_request
-        self._authenticate_until = math.inf
+        self._deadlines.end_authentication()
         if self._authentication is not None:
             self._authentication.waiting.discard(self)
 
@@ -517,7 +488,7 @@ class Connection:
             self._scan(turn.frames)
         if self.is_open:
             self._receive_buffer.keep_all()
-            self._frame_since = math.inf
+            self._deadlines.frame_since = NEVER
             self._pause()
             if turn.is_over:
                 self._is_costly = self._is_costly or self._waiting[0].is_reading
@@ -537,9 +508,9 @@ class Connection:
         served, self._scanned = self._scanned, 0
         self._receive_buffer.keep(served)
         if not self._receive_buffer.end:
-            self._frame_since = math.inf
-        elif served or self._frame_since == math.inf:
-            self._frame_since = self._memory_budget.loop.time()
+            self._deadlines.frame_since = NEVER
+        else:
+            self._deadlines.begin_frame(self._memory_budget.loop.time(), is_new=served > 0)
         self._read_on()
 
     def _scan(self, frames_max: int) -> None:

@@ -12,15 +12,9 @@ import socket
 from collections.abc import Callable
 
 from bkspark.log_limit import no_digits
-from bookie_service.engine.authorization import Authorization
-from bookie_service.engine.bookie import Bookie
-from bookie_service.engine.turns import ENDLESS, Turn, Turns
-from bookie_service.network.authentication import ListenerAuthentication
-from bookie_service.network.connection import Connection
-from bookie_service.network.connection_options import ConnectionOptions
+from bookie_service.engine.turns import ENDLESS, Turn
+from bookie_service.network.connection import Connection, ConnectionParts
 from bookie_service.network.connections import Connections
-from bookie_service.network.memory_budget import MemoryBudget
-from bookie_service.network.tls_handshakes import ListenerTls
 
 logger = logging.getLogger(__name__)
 
@@ -93,26 +87,11 @@ class Listener:
 class Acceptor:
     """Makes connections from accepted sockets while there is room for them. For one event loop."""
 
-    def __init__(
-        self,
-        bookie: Bookie,
-        memory_budget: MemoryBudget,
-        turns: Turns,
-        options: ConnectionOptions,
-        connections: Connections,
-        tls: ListenerTls | None = None,
-        authentication: ListenerAuthentication | None = None,
-        authorization: Authorization | None = None,
-    ) -> None:
-        """`connections`: the open connections, which also get the events of new ones.
-
-        `tls`: for peers that ask for TLS. `authentication`: what peers must pass. `authorization`: decides which of
-        their requests are served. None: there is none.
-        """
-        self._parts = bookie, memory_budget, turns, options, connections, tls, authentication, authorization
+    def __init__(self, parts: ConnectionParts, connections: Connections) -> None:
+        """`connections`: the open connections."""
+        self._parts = parts
         self._connections = connections
-        self._options = options
-        self._loop = memory_budget.loop
+        self._loop = parts.memory_budget.loop
 
     def accept(self, accepted: socket.socket, address: str) -> None:
         """Add a connection to a peer on the machine with this address, or close its socket if there is no room."""
@@ -124,7 +103,7 @@ class Acceptor:
         else:
             accepted.setblocking(False)
             # Otherwise a reply after an unacknowledged one waits 40 ms for the peer's delayed acknowledgement.
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._parts.options.no_delay))
             # Keep-alive finds peers whose machine died; otherwise their connections would occupy places for ever.
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
-            self._connections.add(Connection(accepted, address, *self._parts), now)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._parts.options.keep_alive))
+            self._connections.add(Connection(accepted, address, self._parts), now)

@@ -7,13 +7,12 @@ requested entry. Without `timeOut` the read does not wait.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.security.authorization import READ
+from bkspark.wall_clock import wall_clock_ms
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.flags import LAST_ENTRY
@@ -115,7 +114,7 @@ class LongPollRead(Poll):
             return SingleReads(self.client, answers, *ids_of(self.ledger_id, self._read.entryId))
         found = {"maxLAC": self._lac}
         if self._advanced is not None:
-            found["lacUpdateTimestamp"] = time.time_ns() // 1_000_000
+            found["lacUpdateTimestamp"] = wall_clock_ms()
         if self._lac > self.previous_lac:
             entry = ids_of(self.ledger_id, self.previous_lac + 1)
             return SingleReads(self.client, _PiggybackResponses(self._request, found), *entry)

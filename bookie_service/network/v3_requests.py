@@ -158,7 +158,7 @@ class V3RequestStream(RequestStream):
             protocol.READ_LAC: self._read_lac,
             protocol.ADD_ENTRY: self._add_one,
             protocol.WRITE_LAC: self._write_lac,
-            protocol.GET_BOOKIE_INFO: self._tell_space,
+            protocol.GET_BOOKIE_INFO: self._read_space,
             protocol.FORCE_LEDGER: self._force,
             protocol.GET_LIST_OF_ENTRIES_OF_LEDGER: self._list_entries,
         }
@@ -218,7 +218,7 @@ class V3RequestStream(RequestStream):
         ledger_ids = np.array([request.readLacRequest.ledgerId])
         return LacReads(self._client, txn_id_array(request.header.txnId), ledger_ids)
 
-    def _tell_space(self, request: protocol.Request) -> Step:
+    def _read_space(self, request: protocol.Request) -> Step:
         return SpaceRead(self._client, request)
 
     def _list_entries(self, request: protocol.Request) -> Step:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections import deque
 from dataclasses import dataclass
 
 from bkspark.log_limit import AUDIT
+from bkspark.wall_clock import wall_clock_ms
 
 AUDIT_LOGGER = "bookie_service.audit"
 logger = logging.getLogger(AUDIT_LOGGER)
@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 def audit(who: str, change: str, **attributes: object) -> None:
     """Log a change. `who`: `http:ADDRESS`, `control:USER` or `signal`. `attributes`: its parts, for programs."""
     logger.info("audit: %s: %s", who, change, extra={"event": AUDIT, "attributes": {"who": who, **attributes}})
-    _remembered.append(AuditRecord(next(_numbers), time.time_ns() // 1_000_000, who, change))
+    _remembered.append(AuditRecord(next(_numbers), wall_clock_ms(), who, change))
 
 
 def remembered(before: int, count_max: int) -> list[AuditRecord]:

@@ -72,6 +72,25 @@ class BookieMetrics:
         times.fold()
         status = -1 if not self._is_registered() else 0 if service.is_read_only else 1
         yield gauge("bookie_SERVER_STATUS", status)
+        yield from self._operations()
+        yield gauge(f"{_SERVER}_BookieReadThreadPool_threads", service.fetch_threads)
+        yield gauge(f"{_SERVER}_BookieWriteThreadPool_threads", 1)
+        is_read_full = bookie.reads.is_full
+        blocked = bookie.blocked_clients
+        yield gauge(f"{_SERVER}_ADD_ENTRY_IN_PROGRESS", bookie.adds_in_flight)
+        yield gauge(f"{_SERVER}_READ_ENTRY_IN_PROGRESS", bookie.reads.waiting)
+        yield gauge(f"{_SERVER}_ADD_ENTRY_BLOCKED", 0 if is_read_full else blocked)
+        yield gauge(f"{_SERVER}_READ_ENTRY_BLOCKED", blocked if is_read_full else 0)
+        yield Family(f"{_SERVER}_thread_executor_queue", "gauge", tuple(self._queues()))
+        yield from self._tasks()
+        yield counter("bookie_WRITE_BYTES", bookie.added_bytes)
+        yield counter("bookie_READ_BYTES", bookie.view.bytes_read - 4 * bookie.view.entries_read)
+        yield from self._stages()
+        yield gauge("bkspark_bookie_connections", service.connection_count, text="Connections of clients.")
+
+    def _operations(self) -> Iterator[Family]:
+        """Yield how long each operation took, under Apache's names."""
+        times = self._service.times
         adds = Operation(times.whole_add, (times.failed_adds, 0), _WRITE_POOL)
         yield Family(f"{_SERVER}_ADD_ENTRY", "summary", (adds,))
         yield Family(f"{_SERVER}_ADD_ENTRY_REQUEST", "summary", (Operation(adds.succeeded, adds.failed),))
@@ -89,18 +108,10 @@ class BookieMetrics:
         yield Family("bookie_BOOKIE_ADD_ENTRY", "summary", (Operation(adds.succeeded, adds.failed),))
         read = (times.succeeded, READ_ENTRY), (times.failed, READ_ENTRY)
         yield Family("bookie_BOOKIE_READ_ENTRY", "summary", (Operation(*read),))
-        yield gauge(f"{_SERVER}_BookieReadThreadPool_threads", service.fetch_threads)
-        yield gauge(f"{_SERVER}_BookieWriteThreadPool_threads", 1)
-        is_read_full = bookie.reads.is_full
-        blocked = bookie.blocked_clients
-        yield gauge(f"{_SERVER}_ADD_ENTRY_IN_PROGRESS", bookie.adds_in_flight)
-        yield gauge(f"{_SERVER}_READ_ENTRY_IN_PROGRESS", bookie.reads.waiting)
-        yield gauge(f"{_SERVER}_ADD_ENTRY_BLOCKED", 0 if is_read_full else blocked)
-        yield gauge(f"{_SERVER}_READ_ENTRY_BLOCKED", blocked if is_read_full else 0)
-        yield Family(f"{_SERVER}_thread_executor_queue", "gauge", tuple(self._queues()))
-        yield from self._tasks()
-        yield counter("bookie_WRITE_BYTES", bookie.added_bytes)
-        yield counter("bookie_READ_BYTES", bookie.view.bytes_read - 4 * bookie.view.entries_read)
+
+    def _stages(self) -> Iterator[Family]:
+        """Yield how long adds and reads took, as histograms, and their stages."""
+        times = self._service.times
         yield Family(
             "bkspark_bookie_add_seconds",
             "histogram",
@@ -125,7 +136,6 @@ class BookieMetrics:
             tuple(Stage((times.read_stages, row), {"stage": stage}) for row, stage in enumerate(READ_STAGES)),
             "Time of each stage of a read; fetched: only reads that waited for the disk, within answered.",
         )
-        yield gauge("bkspark_bookie_connections", service.connection_count, text="Connections of clients.")
 
     def _tasks(self) -> Iterator[Family]:
         """Yield what Apache's threads count of their tasks. A task is a request here; one that fails is answered."""

@@ -19,6 +19,7 @@ from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookie_plans import QUARANTINE, BookiePlan
 from bkspark.one_line import one_line
 from bkspark.version import VERSION
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.formats.bookie_status import BookieStatus
 from bookie_service.gc.collection_status import CollectionStatus, PassReport
 from bookie_service.operation.audit import audit
@@ -112,7 +113,7 @@ class BookieOperator:
         self._status_file = StatusFile(files, list(map(layout.current, service.options.ledger_directories)))
         self._registration: Registered | None = None
         """The registration; None until `serve`."""
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = wall_clock_ms()
         self._changing = asyncio.Lock()
         self._plan: BookiePlan | None = None
         """The plan for this bookie that was last followed; None: there is none."""
@@ -324,7 +325,7 @@ class BookieOperator:
             is_changed = is_read_only != disks.is_set_read_only
             if is_changed or (is_read_only and reason):
                 if is_changed and self.keys.configuration.keeps_status:
-                    status = BookieStatus(is_read_only, time.time_ns() // 1_000_000)
+                    status = BookieStatus(is_read_only, wall_clock_ms())
                     await asyncio.to_thread(self._status_file.write, status)
                 reason = reason or f"set by {who}"
                 service.set_read_only(reason if is_read_only else "")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from bkspark.errors import BookKeeperError, TooManyRequests
+from bkspark.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class LongOperations:
     async def _run(self, operation: LongOperation, lane: str, work: Work) -> None:
         try:
             async with self._lanes.setdefault(lane, asyncio.Lock()):
-                operation.state, operation.began_ms = "running", _now_ms()
+                operation.state, operation.began_ms = "running", wall_clock_ms()
                 operation.result = await work(operation)
             operation.state = "done"
             logger.info("%s of %s is done", operation.kind, operation.subject)
@@ -122,8 +122,4 @@ class LongOperations:
             operation.state, operation.error = "failed", f"a defect: {error}"
             logger.exception("%s of %s failed: this is a defect", operation.kind, operation.subject)
         finally:
-            operation.ended_ms = _now_ms()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+            operation.ended_ms = wall_clock_ms()

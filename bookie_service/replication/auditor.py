@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from bkspark.core.metadata import LedgerMetadata
@@ -19,6 +18,7 @@ from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck
@@ -162,7 +162,7 @@ class Auditor:
 
     async def _maintained(self) -> tuple[frozenset[str], float | None]:
         """Return the bookies in maintenance, and in how many seconds the first maintenance ends."""
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         plans = [each async for each in self._plans.all() if each.kind == MAINTENANCE and not each.is_over(now_ms)]
         ends = [each.until_ms for each in plans if each.until_ms]
         wait_s = max(0.1, (min(ends) - now_ms) / 1000) if ends else None
@@ -204,7 +204,7 @@ class Auditor:
         except MetadataFormat as error:
             # The check that is due now writes it again.
             self._complain(str(error))
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         if checked_ms is not None and 0 <= now_ms - checked_ms < interval_s * 1000:
             return interval_s - (now_ms - checked_ms) / 1000
         self._checking = asyncio.ensure_future(self._check_ledgers())
@@ -220,9 +220,9 @@ class Auditor:
                 logger.warning("ledger %d is not checked: %s", found.ledger_id, found.error)
             if found.bookies:
                 await self._is_still_elected()
-                await self._store.mark(found.ledger_id, found.bookies, _now_ms())
+                await self._store.mark(found.ledger_id, found.bookies, wall_clock_ms())
         await self._is_still_elected()
-        await self._store.set_all_checked_ms(_now_ms())
+        await self._store.set_all_checked_ms(wall_clock_ms())
 
     def _complain(self, what: str) -> None:
         """Log what is wrong with a node, but only once until the problem changes."""
@@ -270,7 +270,7 @@ class Auditor:
                 return False
             if before_write is not None:
                 await before_write()
-            await self._store.mark(ledger_id, missing, _now_ms())
+            await self._store.mark(ledger_id, missing, wall_clock_ms())
             return True
 
         async for some in read_all(self._context.ledgers, self._options.ledgers_at_once, self._unexpected):
@@ -280,8 +280,3 @@ class Auditor:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _now_ms() -> int:
-    """The time of day, which other processes read in the metadata. It determines only the interval of ledger checks."""
-    return time.time_ns() // 1_000_000

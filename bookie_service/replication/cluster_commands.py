@@ -7,7 +7,6 @@ of their own; the first command that needs them opens them.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -29,6 +28,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.repair_reports import RepairReport, RepairReports
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bkspark.net.pool import NetOptions
+from bkspark.wall_clock import wall_clock_ms
 from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
@@ -182,7 +182,7 @@ class ClusterCommands:
         """
         context = await self._context()
         digest = DigestType.CRC32C
-        metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie,)),), digest=digest, ctime=_now_ms())
+        metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie,)),), digest=digest, ctime=wall_clock_ms())
         ledger_id, stored = await context.ledgers.create(metadata)
         try:
             options = WriterOptions()
@@ -261,7 +261,7 @@ class ClusterCommands:
 
     async def plans(self) -> list[BookiePlan]:
         """Return all plans for bookies that are in force. Raises MetadataError."""
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         return [plan async for plan in (await self._repaired()).plans().all() if not plan.is_over(now_ms)]
 
     async def set_plan(self, bookie: str, kind: str, who: str, reason: str, seconds: int) -> BookiePlan:
@@ -271,7 +271,7 @@ class ClusterCommands:
             ConfigurationError: there is no such bookie, or it has a plan of another kind.
             MetadataError: the store failed.
         """
-        cluster, now_ms = await self._repaired(), _now_ms()
+        cluster, now_ms = await self._repaired(), wall_clock_ms()
         if bookie not in await self.states():
             raise ConfigurationError(f"there is no bookie {bookie}")
         before = await cluster.plans().find(bookie)
@@ -346,7 +346,3 @@ async def _listing(store: UnderreplicationStore, ledger_id: int) -> Underreplica
 
 def _by_id(ledger: Underreplicated) -> int:
     return ledger.ledger_id
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -30,6 +29,7 @@ from bkspark.errors import (
     SessionExpired,
 )
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import PIECES_MAX, ByteRate
@@ -197,7 +197,7 @@ class Drain:
                 task.cancel()
             await asyncio.gather(moving, watching, return_exceptions=True)
         with contextlib.suppress(DrainCancelled):
-            await self._tell()
+            await self._store_progress()
         if self._unreadable is not None:
             raise self._unreadable
         return self.moved
@@ -215,12 +215,12 @@ class Drain:
         """Report the progress, follow the plan's rate, and raise DrainCancelled if the plan is deleted; for ever."""
         while True:
             await asyncio.sleep(REPORT_S)
-            await self._tell()
+            await self._store_progress()
 
-    async def _tell(self) -> None:
+    async def _store_progress(self) -> None:
         progress = self.progress()
         self._report(progress)
-        facts = {**dataclasses.asdict(progress), "at_ms": time.time_ns() // 1_000_000, "by": self._who}
+        facts = {**dataclasses.asdict(progress), "at_ms": wall_clock_ms(), "by": self._who}
         plan = await self._plans.update(self._bookie, DRAIN, lambda plan: dataclasses.replace(plan, progress=facts))
         if plan is None:
             raise self._cancelled()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 from bkspark.errors import ConfigurationError
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 
 
@@ -34,7 +34,7 @@ async def begin(
     await check_serves(cluster, bookie)
     if not await cluster.context.registry.writable_ids() - {bookie}:
         raise ConfigurationError(f"no other bookie than {bookie} takes writes, so nothing can be copied: start others")
-    plan, now_ms = await cluster.plans().find(bookie), time.time_ns() // 1_000_000
+    plan, now_ms = await cluster.plans().find(bookie), wall_clock_ms()
     if plan is not None and plan.kind == DRAIN:
         await set_rate(cluster, bookie, bytes_per_s)
         return plan

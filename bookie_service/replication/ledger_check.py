@@ -4,6 +4,9 @@ An open last fragment is read only up to the last confirmed entry. From every bo
 last entry of a fragment that it must have, and a random share of the others; with share 1 it reads all of them. With a
 smaller share it also requests the bookie's list of the ledger's entries, because a writer that continued without the
 bookie for a while leaves a hole in the middle.
+
+A ledger may be closed far above its last entry, because clients of other programs use whatever LAC an entry carries.
+Where no bookie of a large fragment lists an entry, nothing is read, and all entries count as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.core.copies import settled_fragments, stored_entries
-from bkspark.core.holes import holes
+from bkspark.core.holes import held_parts, holes
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.ledger.context import ClientContext
@@ -29,6 +32,9 @@ from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows
 
 LEDGERS_AT_ONCE = 16
+LISTED_ENTRIES_MIN = 1 << 20
+"""From this many ids on, lists are requested to find the parts of a fragment that have entries, and the smallest gap
+between such parts."""
 OPEN_LOOKS = 4
 OPEN_PAUSE_S = 0.5
 
@@ -62,6 +68,44 @@ class LedgerFindings:
     @property
     def copies(self) -> int:
         return sum(lack.copies for lack in self.lacks)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToCheck:
+    """A fragment below `end_entry`. `is_growing`: it is the last one of an open ledger."""
+
+    fragment: Fragment
+    end_entry: int
+    write_quorum: int
+    is_growing: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is worth finding out which parts of it have entries."""
+        return self.end_entry - self.fragment.first_entry >= LISTED_ENTRIES_MIN
+
+
+class _MissingCopies:
+    """Copies that the bookies of a fragment lack."""
+
+    def __init__(self) -> None:
+        self._copies: Counter[str] = Counter()
+        """How many copies each bookie lacks."""
+        self._first: dict[str, int] = {}
+        """The first entry that each of these bookies lacks."""
+
+    def add(self, bookie: str, count: int, first: int | None) -> None:
+        """Count missing copies of entries that were not counted before; `first` is the first of them, or None."""
+        if first is not None:
+            self._copies[bookie] += count
+            self._first[bookie] = min(self._first.get(bookie, first), first)
+
+    def lacks(self, fragment: Fragment) -> list[Lack]:
+        return [
+            Lack(fragment.first_entry, bookie, self._copies[bookie], self._first[bookie])
+            for bookie in fragment.bookies
+            if bookie in self._first
+        ]
 
 
 class LedgerCheck:
@@ -151,29 +195,33 @@ class LedgerCheck:
         return found
 
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:
+        """Return what a ledger with these metadata lacks."""
         password = self._password if metadata.password is None else metadata.password
         held_entries = ReplicaReader(self._context, ledger_id, metadata, password)
-        settled = settled_fragments(metadata)
-        lists = await self._lists(held_entries, [fragment for fragment, _ in settled])
-        fragments = [(*each, lists) for each in settled]
+        todo = [_ToCheck(*settled, metadata.write_quorum) for settled in settled_fragments(metadata)]
         if not metadata.is_closed:
-            # A growing fragment is not compared with a list, because an entry is confirmed before its last bookie has
-            # it.
             end_entry = await self._confirmed_end(ledger_id, metadata, password)
-            fragments.append((metadata.last_fragment, max(end_entry, metadata.last_fragment.first_entry), {}))
+            last = metadata.last_fragment
+            end_entry = max(end_entry, last.first_entry)
+            todo.append(_ToCheck(last, end_entry, metadata.write_quorum, is_growing=True))
+        lists = await self._lists(held_entries, todo)
         lacks: list[Lack] = []
         entries = 0
-        for fragment, end_entry, listed in fragments:
-            found, gone = await self._check_fragment(held_entries, metadata, fragment, end_entry, listed)
+        for each in todo:
+            found, gone = await self._check_fragment(held_entries, each, lists)
             lacks += found
             entries += gone
         return LedgerFindings(ledger_id, tuple(lacks), entries)
 
-    async def _lists(self, held_entries: ReplicaReader, fragments: Sequence[Fragment]) -> dict[str, EntryRuns]:
-        """Return the lists of the bookies that send one; empty if everything is read anyway."""
-        if self._share >= 1:
-            return {}
-        bookies = sorted({bookie for fragment in fragments for bookie in fragment.bookies})
+    def _is_compared(self, todo: _ToCheck) -> bool:
+        """Return whether lists decide which entries are missing. A growing fragment is not compared, because an entry
+        is confirmed before its last bookie has it; and if everything is read, the reads decide."""
+        return self._share < 1 and not todo.is_growing
+
+    async def _lists(self, held_entries: ReplicaReader, todo: Sequence[_ToCheck]) -> dict[str, EntryRuns]:
+        """Return the lists that are needed, of the bookies that send one."""
+        needed = [each.fragment for each in todo if self._is_compared(each) or each.is_large]
+        bookies = sorted({bookie for fragment in needed for bookie in fragment.bookies})
         lists = await asyncio.gather(*map(held_entries.listed, bookies))
         return {bookie: runs for bookie, runs in zip(bookies, lists) if runs is not None}
 
@@ -186,42 +234,43 @@ class LedgerCheck:
             return 0
 
     async def _check_fragment(
-        self,
-        held_entries: ReplicaReader,
-        metadata: LedgerMetadata,
-        fragment: Fragment,
-        end_entry: int,
-        lists: Mapping[str, EntryRuns],
+        self, held_entries: ReplicaReader, todo: _ToCheck, lists: Mapping[str, EntryRuns]
     ) -> tuple[list[Lack], int]:
         """Return the missing copies of each bookie, and how many entries have no copy at all."""
-        quorum = metadata.write_quorum
-        ends = [_outermost(fragment, end_entry, slot, quorum) for slot in range(len(fragment.bookies))]
-        first_missing: dict[str, int] = {}
-        copies: Counter[str] = Counter()
-        entries = 0
+        fragment, end_entry, quorum = todo.fragment, todo.end_entry, todo.write_quorum
+        compared = lists if self._is_compared(todo) else {}
+        missing = _MissingCopies()
         for slot, bookie in enumerate(fragment.bookies):
-            if bookie in lists:
-                copies[bookie], first = holes(lists[bookie], fragment, end_entry, slot, quorum)
-                if first is not None:
-                    first_missing[bookie] = first
-        for part, part_end in self._parts(fragment, end_entry):
+            if bookie in compared:
+                missing.add(bookie, *holes(compared[bookie], fragment, end_entry, slot, quorum))
+        held = self._held_parts(todo, lists)
+        entries = 0
+        for first, end in _gaps(held, fragment.first_entry, end_entry):
+            entries += end - first
+            for slot, bookie in enumerate(fragment.bookies):
+                if bookie not in compared:
+                    gap = Fragment(first, fragment.bookies)
+                    missing.add(bookie, *holes(EntryRuns.none(), gap, end, slot, quorum))
+        ends = [_outermost(fragment, end_entry, slot, quorum) for slot in range(len(fragment.bookies))]
+        parts = (part for first, end in held for part in self._parts(Fragment(first, fragment.bookies), end))
+        for part, part_end in parts:
             wanted = [self._chosen(stored_entries(part, part_end, slot, quorum), ids) for slot, ids in enumerate(ends)]
-            held = await asyncio.gather(
-                *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(part.bookies, wanted))
+            unread = await asyncio.gather(
+                *(self._unread(held_entries, bookie, ids) for bookie, ids in zip(part.bookies, wanted))
             )
-            for bookie, unread in zip(part.bookies, held):
+            for bookie, ids in zip(part.bookies, unread):
                 # Entries missing in the list are counted above. An entry in the list that cannot be read is damaged.
-                lost = [entry for entry in unread.tolist() if bookie not in lists or entry in lists[bookie]]
-                if lost:
-                    first_missing[bookie] = min(first_missing.get(bookie, lost[0]), lost[0])
-                    copies[bookie] += len(lost)
-            entries += _without_copy(wanted, held)
-        lacks = [
-            Lack(fragment.first_entry, bookie, copies[bookie], first_missing[bookie])
-            for bookie in fragment.bookies
-            if bookie in first_missing
-        ]
-        return lacks, entries
+                lost = [entry for entry in ids.tolist() if bookie not in compared or entry in compared[bookie]]
+                missing.add(bookie, len(lost), min(lost, default=None))
+            entries += _without_copy(wanted, unread)
+        return missing.lacks(fragment), entries
+
+    def _held_parts(self, todo: _ToCheck, lists: Mapping[str, EntryRuns]) -> list[tuple[int, int]]:
+        """Return the parts [first, end) of a fragment of which a bookie may have entries."""
+        bookies, first_entry = todo.fragment.bookies, todo.fragment.first_entry
+        if self._share <= 0 or not todo.is_large or not all(bookie in lists for bookie in bookies):
+            return [(first_entry, todo.end_entry)]
+        return held_parts([lists[bookie] for bookie in bookies], first_entry, todo.end_entry, LISTED_ENTRIES_MIN)
 
     def _parts(self, fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
         """Yield the parts of a fragment with entries to read."""
@@ -232,7 +281,8 @@ class LedgerCheck:
         yield fragment, fragment.first_entry + size
         yield Fragment(end_entry - size, fragment.bookies), end_entry
 
-    async def _holes(self, held_entries: ReplicaReader, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
+    async def _unread(self, held_entries: ReplicaReader, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
+        """Return those of the entries that a bookie does not return."""
         if not len(entry_ids):
             return entry_ids
         try:
@@ -249,6 +299,14 @@ class LedgerCheck:
         count = math.ceil(len(inner) * self._share)
         is_chosen[inner[self._context.random.sample(range(len(inner)), count)]] = True
         return entry_ids[is_chosen]
+
+
+def _gaps(parts: Sequence[tuple[int, int]], first_entry: int, end_entry: int) -> Iterator[tuple[int, int]]:
+    """Yield what is left of [first_entry, end_entry) without these ascending parts."""
+    for first, end in (*parts, (end_entry, end_entry)):
+        if first_entry < first:
+            yield first_entry, first
+        first_entry = end
 
 
 def _outermost(fragment: Fragment, end_entry: int, slot: int, write_quorum: int) -> np.ndarray:

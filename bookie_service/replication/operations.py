@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from bkspark.core.copies import names, share_of
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.listing import read_all
@@ -108,7 +109,7 @@ async def repair_ledger(cluster: RepairedCluster, ledger_id: int, options: AutoR
         raise found.error
     if not found.bookies:
         return found
-    await cluster.store.mark(ledger_id, found.bookies, time.time_ns() // 1_000_000)
+    await cluster.store.mark(ledger_id, found.bookies, wall_clock_ms())
     worker = cluster.worker(this_process(), options)
     while await cluster.store.find(ledger_id) is not None:
         if not await worker.repair_listed({ledger_id}):
@@ -220,7 +221,7 @@ async def _move(
             async for ledger_id in cluster.store.ids():
                 unlisted.discard(ledger_id)
             for ledger_id in unlisted:
-                await cluster.store.mark(ledger_id, [bookie], time.time_ns() // 1_000_000)
+                await cluster.store.mark(ledger_id, [bookie], wall_clock_ms())
             done = await worker.repair_listed(moving.left)
             before = moving.left
             moving.look(frozenset([id for id in before if await _names(cluster, id, bookie, skips_open=skips.open)]))

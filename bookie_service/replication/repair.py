@@ -39,6 +39,9 @@ TARGETS_TRIED_MAX = 3
 WINDOW_ENTRIES = 1 << 20
 """How many entry ids are in memory at once."""
 
+HOLES_MAX = 4 * WINDOW_ENTRIES
+"""How many entry ids that one bookie lacks are in memory. If it lacks more, it gets all entries of its slot again."""
+
 CONFLICTS_MAX = 16
 """How often a lost compare-and-set is tried again before the ledger is deferred."""
 
@@ -56,7 +59,8 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InspectCopies:
-    """Read the entries of [first_entry, end_entry) that the bookie in a slot must have; then call `on_inspected`."""
+    """Read the entries of [first_entry, end_entry) that the bookie in a slot must have; then call `on_inspected`, or
+    `on_most_missing` if it lacks more than HOLES_MAX of them."""
 
     fragment: Fragment
     end_entry: int
@@ -167,8 +171,9 @@ class RepairCore:
         """Bookies whose copies count as lost, because they could not be reached or refused copies. Only grows."""
         self._refusing: frozenset[str] = frozenset()
         """Bookies that did not accept copies, and are not chosen again. Only grows."""
-        self._holes: dict[tuple[int, str], np.ndarray] = {}
-        """The entry ids that a bookie lacks, by (first entry of the fragment, bookie). Filled by `on_inspected`."""
+        self._holes: dict[tuple[int, str], np.ndarray | None] = {}
+        """The entry ids that a bookie lacks, by (first entry of the fragment, bookie); None: more than HOLES_MAX.
+        Filled by `on_inspected` and `on_most_missing`."""
         self._done: set[tuple[int, str]] = set()
         """Copies that were made or cannot be made, by (first entry of the fragment, bookie). Only grows."""
         self._copying: CopyEntries | None = None
@@ -197,6 +202,11 @@ class RepairCore:
             self._holes[inspected.fragment.first_entry, bookie] = holes
         return self._next()
 
+    def on_most_missing(self, inspected: InspectCopies) -> list[Effect]:
+        """Copy all entries of the slot to the bookie, which lacks more than HOLES_MAX of them."""
+        self._holes[inspected.fragment.first_entry, inspected.fragment.bookies[inspected.slot]] = None
+        return self._next()
+
     def on_busy(self, error: BookKeeperError) -> list[Effect]:
         """Defer the ledger: a serving bookie is too busy for a check, and must not get more work."""
         return self._end(Outcome.DEFERRED, error)
@@ -206,7 +216,7 @@ class RepairCore:
         copying = self._copying
         assert copying is not None
         for copy in copying.copies:
-            if copy.missing is not None:
+            if copy.target in copying.fragment.bookies:
                 self._done.add((copying.fragment.first_entry, copy.target))
         return self._write()
 
@@ -311,10 +321,10 @@ class RepairCore:
             if self._is_lost(fragment, bookie):
                 lost.append(slot)
             elif self._is_suspect(fragment, bookie):
-                holes = self._holes.get((first, bookie))
-                if holes is None:
+                if (first, bookie) not in self._holes:
                     return [InspectCopies(fragment, end_entry, slot)]
-                if len(holes):
+                holes = self._holes[first, bookie]
+                if holes is None or len(holes):
                     (lacking if bookie in self._writable else lost).append(slot)
         names = fragment.bookies
         copies = [SlotCopy(slot, names[slot], self._holes[first, names[slot]]) for slot in lacking]

@@ -8,6 +8,7 @@ import numpy as np
 
 from bkspark.core.copies import stored_entries
 from bkspark.core.effects import WriteMetadata
+from bkspark.core.holes import holes
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, NoSuchLedger, TooManyRequests
 from bkspark.ledger.context import ClientContext
@@ -17,6 +18,7 @@ from bkspark.ledger.stored import ReplicaReader
 from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
 from bookie_service.replication.repair import (
+    HOLES_MAX,
     CopyEntries,
     Effect,
     InspectCopies,
@@ -84,17 +86,26 @@ class RepairRun:
     async def _inspect(self, effect: InspectCopies) -> list[Effect]:
         core = self._core
         held = ReplicaReader(self._context, core.ledger_id, core.metadata, self._password)
-        bookie, quorum = effect.fragment.bookies[effect.slot], core.metadata.write_quorum
-        holes = [np.empty(0, np.int64)]
+        fragment, slot, quorum = effect.fragment, effect.slot, core.metadata.write_quorum
+        bookie = fragment.bookies[slot]
+        missing = [np.empty(0, np.int64)]
+        count = 0
         try:
-            for part, end_entry in entry_windows(effect.fragment, effect.end_entry):
-                holes.append(await held.missing(bookie, stored_entries(part, end_entry, effect.slot, quorum)))
+            if effect.end_entry - fragment.first_entry > HOLES_MAX:
+                # The ledger may be closed far above its entries: its ids are not counted by reads.
+                listed = await held.listed(bookie)
+                count = 0 if listed is None else holes(listed, fragment, effect.end_entry, slot, quorum)[0]
+            for part, end_entry in entry_windows(fragment, effect.end_entry):
+                if count > HOLES_MAX:
+                    return core.on_most_missing(effect)
+                missing.append(await held.missing(bookie, stored_entries(part, end_entry, slot, quorum)))
+                count = sum(map(len, missing))
         except TooManyRequests as error:
             return core.on_busy(error)
         except BookKeeperError:
             # An unreachable bookie is replaced, because an extra copy does no harm.
             return core.on_inspected(effect, None)
-        return core.on_inspected(effect, np.concatenate(holes))
+        return core.on_most_missing(effect) if count > HOLES_MAX else core.on_inspected(effect, np.concatenate(missing))
 
     async def _copy(self, effect: CopyEntries) -> list[Effect]:
         core = self._core

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from bkspark.metadata.repair_reports import (
 )
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.copying import PIECES_MAX, ByteRate
@@ -173,7 +173,7 @@ class ReplicationWorker:
 
     def report(self) -> RepairReport:
         """Return what this process does now."""
-        now_s, now_ms = self._now_s(), _now_ms()
+        now_s, now_ms = self._now_s(), wall_clock_ms()
         postponed = [(id, each) for id, each in self._deferred.items() if id not in self._running]
         counts: Counter[str] = Counter()
         examples: dict[str, str] = {}
@@ -355,7 +355,7 @@ class ReplicationWorker:
             self._context, core, registered, self._options.password, self._rate, self._piece_bytes, self.copied_sizes
         )
         lost = work.missing or tuple(frozenset(_named(stored.metadata)) - registered)
-        self._running[ledger_id] = _Running(share_of(stored.metadata, lost).bytes, _now_ms(), run)
+        self._running[ledger_id] = _Running(share_of(stored.metadata, lost).bytes, wall_clock_ms(), run)
         try:
             (effect,) = core.start()
             while not isinstance(effect, Ended):
@@ -379,7 +379,3 @@ def _error(deferred: _Deferred) -> str:
     if deferred.error is None:
         return "it is open, and its writer may leave the lost bookie by itself"
     return str(deferred.error)[:ERROR_CHARACTERS_MAX]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -53,7 +53,8 @@ from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.base import ReadAheadOptions, StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.read_ahead import ReadAheadOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 

@@ -30,7 +30,7 @@ from bookie_service.storage.disks import DiskLimits
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.base import ReadAheadOptions
+from bookie_service.storage.ledgers.read_ahead import ReadAheadOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 
 MIB = 1024 * 1024

@@ -19,7 +19,7 @@ from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
 from bookie_service.network.authentication import ListenerAuthentication
-from bookie_service.network.connection import Connection
+from bookie_service.network.connection import Connection, ConnectionParts
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.network.tls_handshakes import ListenerTls
@@ -253,9 +253,7 @@ class ServedBookie:
     ) -> SimulatedSocket:
         """Return the bookie's end of a new connection; `is_trusted`: nothing is demanded of its peer."""
         connected = SimulatedSocket()
-        self.connections[connected] = Connection(
-            connected,  # type: ignore[arg-type]
-            address,
+        parts = ConnectionParts(
             self.bookie,
             self.memory_budget,
             self.turns,
@@ -263,6 +261,7 @@ class ServedBookie:
             self,
             *((None, None, None) if is_trusted else (self._tls, self._authentication, self.authorization)),
         )
+        self.connections[connected] = Connection(connected, address, parts)  # type: ignore[arg-type]
         return connected
 
     def note_request(self, member: Connection) -> None:

@@ -14,10 +14,11 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.cluster import ledger_metadata_view
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.peers import ClusterPeers
-from bookie_service.cluster.plan_follower import PlanFollower, _now_ms
+from bookie_service.cluster.plan_follower import PlanFollower
 from bookie_service.cluster.registration import Registration
 from tests.bookie.test_ledger_metadata_view import US, metadata, with_cluster
 from tests.bookie.test_registration import ADDRESS, ID, Bench, run
@@ -74,7 +75,7 @@ def test_part_that_never_started_can_be_stopped() -> None:
 
 def test_plans_end_by_whole_milliseconds_since_1970(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 7_999_999)
-    assert _now_ms() == 7
+    assert wall_clock_ms() == 7
 
 
 def test_each_ledger_of_a_bookie_is_listed_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from bkspark.wire.v3 import StatusCode
 from tests.bookie.serving import KEY, Peer, Serving, service_options
-from tests.bookie.v3_peer import RECOVERY, V3Peer
+from tests.bookie.v3_peer import PIGGYBACK, RECOVERY, V3Peer
 
 LEDGER = 5
 IMPOSSIBLE = [7, 8, 5000, 1 << 40, 1 << 62, (1 << 63) - 1, -2, -(1 << 63)]
@@ -121,6 +121,15 @@ def test_v3_recovery_adds(serving: Serving, lac: int) -> None:
             protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=7, masterKey=KEY, body=entry(7, lac), flag=RECOVERY
         )
         assert answer.status == (StatusCode.EOK if lac in COPIED else StatusCode.EBADREQ)
+
+
+@pytest.mark.parametrize("lac", COPIED)
+def test_no_lac_above_the_last_entry_is_reported(serving: Serving, lac: int) -> None:
+    """No digest covers the LAC in a response, and Apache's clients use it. A copy proves its own confirmation."""
+    with V3Peer(serving.port) as peer:
+        peer.call(protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=7, masterKey=KEY, body=entry(7, lac), flag=RECOVERY)
+        assert peer.read_entry(LEDGER, 7).maxLAC == 7
+        assert peer.read_entry(LEDGER, -1, flag=PIGGYBACK, previousLAC=0, timeOut=1).maxLAC == 7
 
 
 @pytest.mark.parametrize("size", [16, 23, 24])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bkspark.client import Client
+from bkspark.client import Client, WriterOptions
 from bkspark.errors import BookKeeperError, DataLoss, MetadataError, NoSuchLedger, ReadFailed
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.bookies import BookieRegistry
@@ -124,6 +124,35 @@ def test_logs_follower_survives_what_its_writer_survives(what: str) -> None:
         assert world.got == [b"0", b"1", b"2"]
         following.cancel()
         await writer.close()
+
+    play(test)
+
+
+def test_logs_follower_survives_the_removal_of_a_ledger_that_it_has_read() -> None:
+    """The store is away for the follower while the ledger is closed and removed. No entry is lost."""
+
+    async def test(world: World) -> None:
+        options = WriterOptions(explicit_lac_interval_s=0.1)
+        writing = Client(URI, tree=world.cluster.session(), digest="mac", password=b"pw", writer=options)
+        log = writing.log("clicks")
+        writer = await log.open_for_writing()
+        await writer.append(b"0")
+        following = world.follow(world.reading.log("clicks").follow())
+        async with asyncio.timeout(60):
+            while not world.got:
+                await asyncio.sleep(0.1)
+        world.tree.is_away = True
+        await writer.roll()
+        assert await log.truncate(await writer.append(b"1")) == 1
+        world.tree.is_away = False
+        await writer.append(b"2")
+        async with asyncio.timeout(60):
+            while world.got != [b"0", b"1", b"2"]:
+                assert not following.done(), following
+                await asyncio.sleep(0.1)
+        following.cancel()
+        await writer.close()
+        await writing.close()
 
     play(test)
 

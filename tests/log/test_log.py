@@ -107,6 +107,25 @@ def test_truncating_forgets_what_is_before_a_position(tmp_path):
     run(tmp_path, test)
 
 
+def test_truncating_between_two_ledgers_keeps_the_position_of_their_boundary(tmp_path):
+    """The end of the first ledger is not recorded in the list before the writer's next roll or close."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        end = (await writer.append_many(numbers(0, 3))).end
+        await writer.roll()
+        first = await writer.append(numbers(3, 4)[0])
+        await writer.append(b"confirms")
+        assert (first.ordinal, first.entry_id) == (1, 0)
+        assert await log.truncate(first) == 1
+        assert await log.earliest() == end
+        assert await read_all(log, end) == numbers(3, 4)
+        await writer.close()
+
+    run(tmp_path, test)
+
+
 def test_truncating_spares_what_is_being_written(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")

@@ -273,6 +273,13 @@ def test_a_bookie_that_serves_is_looked_at_and_gets_what_it_lacks() -> None:
     assert outcome(repair.on_copied()) is Outcome.COMPLETE
 
 
+def test_a_bookie_that_lacks_more_than_fits_into_memory_gets_all_entries_of_its_slot_again() -> None:
+    repair = core(closed((0, "abc")), alive="abcd")
+    copy = only(repair.on_most_missing(only(repair.start())))
+    assert [(each.slot, each.target, each.missing) for each in copy.copies] == [(0, "a", None)]
+    assert outcome(repair.on_copied()) is Outcome.COMPLETE
+
+
 def test_a_bookie_that_serves_and_lacks_nothing_stays() -> None:
     repair = core(closed((0, "abc"), (10, "abd")), alive="abcd")
     for _ in range(2):

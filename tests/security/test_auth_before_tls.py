@@ -68,7 +68,9 @@ def connections(bookie: Serving) -> list[Connection]:
 
 def wait_until_received(bookie: Serving, receptions: int = 1) -> None:
     """Wait until the only connection has received something this often, and served it or kept it."""
-    wait_until(lambda: [each._receptions for each in connections(bookie)] == [receptions], "the bytes to arrive", 20)
+    wait_until(
+        lambda: [each._deadlines.receptions for each in connections(bookie)] == [receptions], "the bytes to arrive", 20
+    )
 
 
 def secure(peer: Peer, authority: Authority) -> None:

@@ -88,7 +88,7 @@ class RepairSchedule(FullSchedule):
         self._complaints: list[str] = []
 
     def run(self) -> FullOutcome:
-        with changed(auditor, "_now_ms", lambda old: lambda: int(self.loop.time() * 1000)):
+        with changed(auditor, "wall_clock_ms", lambda old: lambda: int(self.loop.time() * 1000)):
             outcome = super().run()
         outcome.violations[:0] = self._complaints
         return outcome

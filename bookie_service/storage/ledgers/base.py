@@ -50,6 +50,7 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located, LookResult
 from bookie_service.storage.ledgers.limbo import Limbo
+from bookie_service.storage.ledgers.read_ahead import ReadAheadOptions
 from bookie_service.storage.ledgers.read_each import Look
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
@@ -71,21 +72,6 @@ _REMOVALS_AT_ONCE = 256
 _UNMARKED_LEDGERS_MAX = 64 * 1024
 _UNMARKED_BYTES_MAX = 256 * 1024 * 1024
 """At most this many bytes are flushed without advancing the marks, because replay has to read them again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAheadOptions:
-    """What `DbLedgerStorage` reads ahead at a miss. `cache_bytes` 0: nothing.
-
-    batch_bytes: how much at once; 0 or less: a 16th of the cache.
-    """
-
-    cache_bytes: int = bounded(64 * 1024 * 1024, 0, BYTES_MAX, "bytes")
-    batch_entries: int = bounded(100, 1, COUNT_MAX)
-    batch_bytes: int = bounded(-1, -1, BYTES_MAX, "bytes")
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True, slots=True)

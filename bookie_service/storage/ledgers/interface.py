@@ -193,8 +193,11 @@ class Ledger:
     """The entry up to which LACs were read; NO_ENTRY: no LAC was read."""
 
     def note_lac(self, lac: int) -> None:
-        """Note the LAC in the last entry. It never lowers the known one, because a writer's LAC does not decrease."""
-        self.lac_of_entries = max(self.lac_of_entries, lac)
+        """Note the LAC in the last entry. It never lowers the known one, because a writer's LAC does not decrease.
+
+        A copy may carry a LAC that is not below its own id (`bkspark.wire.lac`). It proves no later entry.
+        """
+        self.lac_of_entries = max(self.lac_of_entries, min(lac, self.last_entry))
         self.lac_entry = self.last_entry
 
     @property

@@ -8,14 +8,31 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.options import BYTES_MAX, COUNT_MAX, bounded, check
 from bookie_service.metrics.histograms import Histograms
 from bookie_service.storage.io.framed_entries import FramedEntries
 
 _RUN_BYTES = 400
 """Memory that a run takes in addition to its bytes and sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAheadOptions:
+    """What `DbLedgerStorage` reads ahead at a miss. `cache_bytes` 0: nothing.
+
+    batch_bytes: how much at once; 0 or less: a 16th of the cache.
+    """
+
+    cache_bytes: int = bounded(64 * 1024 * 1024, 0, BYTES_MAX, "bytes")
+    batch_entries: int = bounded(100, 1, COUNT_MAX)
+    batch_bytes: int = bounded(-1, -1, BYTES_MAX, "bytes")
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class ReadAheadCache:
