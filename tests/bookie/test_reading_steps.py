@@ -215,9 +215,7 @@ def test_entry_is_read_with_the_lac_that_is_known_where_the_disk_of_the_last_ent
 # ---- errors ----
 
 
-def test_disk_that_fails_does_not_count_as_a_defect(
-    twin: BookieTwin, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_disk_that_fails_does_not_count_as_a_defect(twin: BookieTwin, caplog: pytest.LogCaptureFixture) -> None:
     bench, peer = Bench(twin), Peer()
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
     bench.fail_one()
