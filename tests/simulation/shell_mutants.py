@@ -42,7 +42,7 @@ MUTANTS = (
     _mutant("rewriting not awaited", "recovery goes on before write-backs are done", shells.rewriting_not_awaited, 10),
     _mutant("changes forgotten", "recovery's ensembles are not published", shells.changes_of_recovery_forgotten),
     _mutant("taken in", "recovery closes before a new bookie is connected", shells.taken_in_bookie_not_awaited, 150),
-    _mutant("no length", "what the last entry says of the length is not read", shells.length_of_no_answer, 15),
+    _mutant("no length", "what the last entry says of the length is not read", shells.length_of_no_answer, 130),
     _mutant("lost write: recovery", "a lost CAS counts as done", shells.recovery_takes_a_lost_write_for_done, 55),
     _mutant("lost write: owner", "a lost CAS counts as done", shells.owner_takes_a_lost_write_for_done, 380),
     _mutant("dropped link", "answers on a dropped link count for another", shells.answers_of_a_dropped_link),

@@ -17,7 +17,7 @@ SCHEDULES = 3_000
 """Half of the planted defects are noticed within 10 of these schedules, and all but one within 350."""
 _PARTS = 2
 HUNTED_SCHEDULES = 12_000
-"""Schedules that a planted defect may survive: one is noticed by number 4,508 only."""
+"""Schedules that a planted defect may survive. One is noticed by number 4,508 only: its hunt begins shortly before."""
 
 
 @pytest.mark.long_except("0", reason="a part has four times the schedules that notice all but one planted defect")
@@ -39,7 +39,7 @@ def test_every_kind_of_fault_strikes() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.bug)
 def test_planted_defect_is_noticed(mutant: Mutant) -> None:
-    assert hunt(mutant, HUNTED_SCHEDULES) is not None, f"{mutant.bug}: nothing noticed it"
+    assert hunt(mutant, mutant.first_seed, HUNTED_SCHEDULES) is not None, f"{mutant.bug}: nothing noticed it"
 
 
 def test_there_are_at_least_ten_planted_defects() -> None:

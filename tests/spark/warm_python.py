@@ -57,7 +57,7 @@ def warm_python(folder: Path) -> Iterator[str]:
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        server.stdout.read(1)
+        assert server.stdout.read(1), "the server of Python processes did not start"
         try:
             yield str(launcher)
         finally:
