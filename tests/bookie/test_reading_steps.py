@@ -125,6 +125,25 @@ def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieT
     assert len(sent) == 6
 
 
+def test_absent_ledgers_are_looked_up_several_at_once(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    looks: list[int] = []
+    absent = bench.view.absent
+    bench.view.absent = lambda ledger_ids: (looks.append(len(ledger_ids)), absent(ledger_ids))[1]  # type: ignore[method-assign]
+    bench.reads.enqueue(v2_reads(peer, *((UNKNOWN + number, 0) for number in range(40))))
+    assert len(peer.frames()) == 40
+    # The first one is looked up alone.
+    assert looks == [16, 16, 7]
+
+
+def test_more_requests_than_are_sorted_at_once_are_all_answered(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    asked = [HELD[number % 3] for number in range(9000)]
+    bench.reads.enqueue(v2_reads(peer, *asked))
+    bench.finish()
+    assert sorted(answers(peer)) == sorted((*each, Status.EOK) for each in asked)
+
+
 # ---- what waits ----
 
 
@@ -276,6 +295,21 @@ def test_request_with_an_unexpected_error_is_answered_once(twin: BookieTwin) -> 
     assert struct.unpack_from(">i", frame, 8) == (Status.EIO,)
 
 
+def test_requests_that_fail_one_after_the_other_end_a_turn_as_others_do(twin: BookieTwin) -> None:
+    twin.store.ledger = failing(twin.store.ledger, ValueError("a defect"), lambda ledger_id: True)  # type: ignore[method-assign]
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, *((DENSE, entry_id) for entry_id in range(20, 26)))
+    assert not bench.reads.answer(reading, turn_of(2))
+    assert answers(peer) == [(DENSE, entry_id, Status.EIO) for entry_id in (20, 21)]
+
+
+def test_reading_that_was_refused_has_no_requests_left(twin: BookieTwin) -> None:
+    peer = Peer()
+    reading = v2_reads(peer, *HELD)
+    reading.refuse(Status.EUA)
+    assert (len(reading), answers(peer)) == (0, [(*each, Status.EUA) for each in HELD])
+
+
 # ---- what is counted ----
 
 
@@ -322,6 +356,13 @@ def test_times_of_reads_begin_when_they_were_received_and_say_how_many_failed(tw
     times.fold()
     assert times.read_stages.count(1) == 1
     assert times.read_stages.sum(1) == times.succeeded.sum(READ_ENTRY) == 3000
+
+
+def test_no_times_of_reads_are_kept_while_they_are_off(twin: BookieTwin) -> None:
+    times = RequestTimes()
+    bench, peer = Bench(twin), Peer()
+    Reads(bench.view, bench._fetch, bench.turns, lambda: None, times).enqueue(v2_reads(peer, *HELD))
+    assert (len(peer.frames()), times.reads.rows) == (3, [])
 
 
 def test_responses_of_no_operation_have_no_times(twin: BookieTwin) -> None:

@@ -292,6 +292,12 @@ def test_refusal_of_what_concerns_the_bookie_itself_is_reported_with_who_and_wha
     assert len(bookie.refused) == 1
 
 
+def test_requests_of_several_ledgers_that_are_refused_together_are_one_report() -> None:
+    bookie = AuthorizedBookie(MINE, Metadata([facts(1, "theirs"), facts(2, "theirs")]))
+    assert statuses(bookie.ask(bookie.connect(USER), reads(1, 2, 1), turns=40)) == [Status.EUA] * 3
+    assert [(refused.ledger_id, refused.requests) for refused in bookie.refused] == [(1, 3)]
+
+
 # ---- changes ----
 
 
