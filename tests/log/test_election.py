@@ -108,6 +108,20 @@ def test_place_in_the_queue_is_given_back_though_the_store_is_away_for_some_trie
     asyncio.run(test())
 
 
+def test_leader_whose_node_is_deleted_has_lost() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        leader, other = Election(store.session(), PATH, "leader"), store.session()
+        await leader.win()
+        (name,) = await other.children(PATH)
+        assert not leader.lost.is_set()
+        await other.delete(f"{PATH}/{name}")
+        async with asyncio.timeout(DEADLINE_S):
+            await leader.lost.wait()
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("fault", Fault)
 def test_place_in_the_queue_whose_answer_was_lost_is_found_again(fault: Fault) -> None:
     """M1: one node, whether or not the creation took effect."""
