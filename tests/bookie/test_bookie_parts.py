@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import numpy as np
@@ -20,7 +21,7 @@ from tests.bookie.test_waiting_polls import Client as PollingClient
 from tests.bookie.test_waiting_polls import Poll
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
-from tests.crash.twins import AtHand, AtOnce, BookieTwin
+from tests.crash.twins import AtHand, AtOnce, BookieTwin, add_frame
 
 
 def with_options(twin: BookieTwin, options: BookieOptions) -> None:
@@ -115,3 +116,19 @@ def test_client_whose_long_poll_waits_is_owed_an_answer() -> None:
     assert (twin.bookie.owes(client), twin.bookie.owes(other)) == (True, False)
     twin.bookie.forget(client)
     assert not twin.bookie.owes(client)
+
+
+def test_entries_that_end_before_their_lac_are_taken_among_others_whose_lacs_are_checked() -> None:
+    twin = twin_of()
+    client = Client()
+
+    def frame(entry_id: int, size: int, lac: int) -> bytes:
+        return add_frame(KEY, (struct.pack(">qqqq", 4, entry_id, lac, 0) + b"payload")[:size])
+
+    whole = [frame(0, 39, -1), frame(1, 39, 0), frame(2, 39, 2)]
+    short = [frame(3 + number, size, 1 << 60) for number, size in enumerate((16, 23))]
+    twin.serve(client, b"".join([*whole, *short, frame(5, 24, 4), frame(6, 24, 6)]))
+    twin.settle()
+    stored = [entry_id for entry_id in range(7) if twin.read(4, entry_id)[0] == Status.EOK]
+    assert sorted(client.statuses) == [Status.EOK] * 5 + [Status.EBADREQ] * 2
+    assert stored == [0, 1, 3, 4, 5]

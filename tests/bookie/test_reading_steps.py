@@ -16,7 +16,8 @@ from bkspark.wire.status import Status
 from bookie_service.engine.pacing import pause_s
 from bookie_service.engine.reads import ReadOptions, Reads, View
 from bookie_service.engine.turns import ENDLESS, Turn
-from bookie_service.metrics.requests import READ_ENTRY, RequestTimes
+from bookie_service.metrics.requests import OPERATIONS, READ_ENTRY, RequestTimes
+from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.ledgers.interface import Ledger
 from tests.bookie import test_readings
@@ -36,7 +37,7 @@ from tests.bookie.test_readings import (
     v2_reads,
     v3_reads,
 )
-from tests.crash.twins import BookieTwin
+from tests.crash.twins import SILENT, BookieTwin, add_frame
 
 twin = test_readings.twin
 HELD = (DENSE, 20), (DENSE, 21), (SPARSE, 20)
@@ -124,6 +125,25 @@ def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieT
     assert len(sent) == 6
 
 
+def test_absent_ledgers_are_looked_up_several_at_once(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    looks: list[int] = []
+    absent = bench.view.absent
+    bench.view.absent = lambda ledger_ids: (looks.append(len(ledger_ids)), absent(ledger_ids))[1]  # type: ignore[method-assign]
+    bench.reads.enqueue(v2_reads(peer, *((UNKNOWN + number, 0) for number in range(40))))
+    assert len(peer.frames()) == 40
+    # The first one is looked up alone.
+    assert looks == [16, 16, 7]
+
+
+def test_more_requests_than_are_sorted_at_once_are_all_answered(twin: BookieTwin) -> None:
+    bench, peer = Bench(twin), Peer()
+    asked = [HELD[number % 3] for number in range(9000)]
+    bench.reads.enqueue(v2_reads(peer, *asked))
+    bench.finish()
+    assert sorted(answers(peer)) == sorted((*each, Status.EOK) for each in asked)
+
+
 # ---- what waits ----
 
 
@@ -188,11 +208,15 @@ def test_each_of_several_ledgers_is_answered_with_its_own_lac(twin: BookieTwin) 
 
 
 def test_lac_of_a_damaged_last_entry_is_that_which_is_known_from_the_first_answer_on(twin: BookieTwin) -> None:
+    twin.serve(SILENT, add_frame(KEY, entry(BAD_END, 3)))
+    twin.settle()
     bench, peer = Bench(twin), Peer()
-    bench.reads.enqueue(v3_reads(peer, 70, (BAD_END, 0)))
-    bench.finish()
-    (frame,) = peer.frames()
-    assert protocol.Response.FromString(frame[4:]).readResponse.maxLAC == -1
+    for txn_id in (70, 71):
+        bench.reads.enqueue(v3_reads(peer, txn_id, (BAD_END, 3)))
+        bench.finish()
+    for frame in peer.frames():
+        check_v3(frame, (BAD_END, 3))
+    assert len(peer.frames()) == 2
 
 
 def test_entry_is_read_with_the_lac_that_is_known_where_the_disk_of_the_last_entry_fails(
@@ -238,6 +262,15 @@ def test_ledger_that_cannot_be_looked_up_is_an_error_for_its_own_requests_alone(
         assert body == (entry(ledger_id, entry_id) if found == Status.EOK else b"")
 
 
+def test_ledger_that_cannot_be_looked_up_costs_a_request(twin: BookieTwin) -> None:
+    error = OSError(5, "Input/output error")
+    twin.store.ledger = failing(twin.store.ledger, error, lambda ledger_id: True)  # type: ignore[method-assign]
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, (DENSE, 20), (DENSE, 21), (SPARSE, 20), (SPARSE, 20))
+    assert not bench.reads.answer(reading, turn_of(1))
+    assert answers(peer) == [(DENSE, 20, Status.EIO), (DENSE, 21, Status.EIO)]
+
+
 @pytest.mark.parametrize(
     ("error", "is_defect"), [(OSError(5, "Input/output error"), False), (ValueError("a defect"), True)], ids=str
 )
@@ -260,6 +293,21 @@ def test_request_with_an_unexpected_error_is_answered_once(twin: BookieTwin) -> 
     bench.reads.enqueue(BatchRead(peer, DENSE, 20, 9, 1, 5000))
     (frame,) = peer.frames()
     assert struct.unpack_from(">i", frame, 8) == (Status.EIO,)
+
+
+def test_requests_that_fail_one_after_the_other_end_a_turn_as_others_do(twin: BookieTwin) -> None:
+    twin.store.ledger = failing(twin.store.ledger, ValueError("a defect"), lambda ledger_id: True)  # type: ignore[method-assign]
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, *((DENSE, entry_id) for entry_id in range(20, 26)))
+    assert not bench.reads.answer(reading, turn_of(2))
+    assert answers(peer) == [(DENSE, entry_id, Status.EIO) for entry_id in (20, 21)]
+
+
+def test_reading_that_was_refused_has_no_requests_left(twin: BookieTwin) -> None:
+    peer = Peer()
+    reading = v2_reads(peer, *HELD)
+    reading.refuse(Status.EUA)
+    assert (len(reading), answers(peer)) == (0, [(*each, Status.EUA) for each in HELD])
 
 
 # ---- what is counted ----
@@ -308,6 +356,22 @@ def test_times_of_reads_begin_when_they_were_received_and_say_how_many_failed(tw
     times.fold()
     assert times.read_stages.count(1) == 1
     assert times.read_stages.sum(1) == times.succeeded.sum(READ_ENTRY) == 3000
+
+
+def test_no_times_of_reads_are_kept_while_they_are_off(twin: BookieTwin) -> None:
+    times = RequestTimes()
+    bench, peer = Bench(twin), Peer()
+    Reads(bench.view, bench._fetch, bench.turns, lambda: None, times).enqueue(v2_reads(peer, *HELD))
+    assert (len(peer.frames()), times.reads.rows) == (3, [])
+
+
+def test_responses_of_no_operation_have_no_times(twin: BookieTwin) -> None:
+    times = RequestTimes(lambda: 5)
+    bench, peer = Bench(twin), Peer()
+    Reads(bench.view, bench._fetch, bench.turns, lambda: None, times).enqueue(KnownResponse(peer, b"response"))
+    times.fold()
+    assert peer.sent == b"response"
+    assert [times.succeeded.count(operation) for operation in range(len(OPERATIONS))] == [0] * len(OPERATIONS)
 
 
 # ---- pace ----

@@ -325,7 +325,7 @@ def test_times_of_reads_are_counted_without_a_scrape(tmp_path: Path) -> None:
     reads = Reads(View(storage.store, no_space, ReadOptions()), Waiting(), AtOnce(), lambda: None, times)
     for _ in range(2000):
         assert reads.answer(SingleReads(Taker(), V2_RESPONSES, np.array([9]), np.array([0])), ENDLESS)
-    assert len(times.reads.rows) < ROWS_MAX
+        assert len(times.reads.rows) < ROWS_MAX
     assert times.failed.count(READ_ENTRY) > 1000, "there is no ledger 9"
     storage.store.close()
 

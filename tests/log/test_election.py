@@ -92,6 +92,36 @@ def test_contenders_lead_in_turn_at_a_real_zookeeper_and_kazoos_take_part(zookee
     asyncio.run(test())
 
 
+def test_place_in_the_queue_is_given_back_though_the_store_is_away_for_some_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+
+    async def test() -> None:
+        store = MemoryStore()
+        mine = Election(store.session(), PATH, "mine")
+        await mine.win()
+        store.faults.update((store.writes + number, Fault.LOST_BEFORE) for number in range(3))
+        await mine.resign()
+        assert await Election(store.session(), PATH, "other").contenders() == []
+
+    asyncio.run(test())
+
+
+def test_leader_whose_node_is_deleted_has_lost() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        leader, other = Election(store.session(), PATH, "leader"), store.session()
+        await leader.win()
+        (name,) = await other.children(PATH)
+        assert not leader.lost.is_set()
+        await other.delete(f"{PATH}/{name}")
+        async with asyncio.timeout(DEADLINE_S):
+            await leader.lost.wait()
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("fault", Fault)
 def test_place_in_the_queue_whose_answer_was_lost_is_found_again(fault: Fault) -> None:
     """M1: one node, whether or not the creation took effect."""

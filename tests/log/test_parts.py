@@ -78,6 +78,8 @@ def test_entries_are_published_once_and_of_closed_ledgers_alone() -> None:
             publication.check_ledgers([one, overlapping], None)
     with pytest.raises(ValueError, match="published before it is closed"):
         publication.check_ledgers([SegmentFacts(7)], None)
+    with pytest.raises(ValueError, match="entries of ledger 7 are published twice"):
+        publication.check_ledgers([SegmentFacts(7), SegmentFacts(7)], None)
     with pytest.raises(ConfigurationError, match="SegmentFacts"):
         publication.check_ledgers([(5, 9, 90)], None)  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match="publisher must be"):

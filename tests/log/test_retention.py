@@ -196,6 +196,16 @@ async def test_ledgerswithout_times_stay_until_the_first_known_time_is_old(clust
 
 
 @with_log
+async def test_a_reader_lacks_all_bytes_of_a_ledger_with_one_entry(cluster, clock, log, ledgers) -> None:
+    cluster.store.now_ms = clock.now_ms
+    ends = [batch.end async for batch in log.read()]
+    await log.register_consumer("etl", ends[-1], expiry_s=86_400)
+    await publish(log, numbers(100, 101))
+    (state,) = await log.consumers()
+    assert (state.entries_behind, state.bytes_behind) == (1, 6)
+
+
+@with_log
 async def test_a_registered_reader_keeps_what_it_has_not_read(cluster, clock, log, ledgers) -> None:
     cluster.store.now_ms = clock.now_ms
     await log.set_retention(age_s=86_400 * 0.5)

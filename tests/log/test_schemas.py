@@ -64,6 +64,16 @@ def test_a_head_with_schemas_has_a_version_that_an_older_bkspark_refuses() -> No
 
 
 @in_world
+async def test_a_schema_that_comes_back_applies_again_and_the_present_one_is_not_repeated(world: World) -> None:
+    await publish(world, 1, schema=SchemaChange(ONE, None))
+    await publish(world, 2, schema=SchemaChange(TWO, ONE.name))
+    await publish(world, 3, schema=SchemaChange(TWO, TWO.name))
+    await publish(world, 4, schema=SchemaChange(ONE, TWO.name))
+    applied = (await world.store.snapshot("x")).schemas
+    assert [(ref.first_ordinal, ref.name) for ref in applied] == [(0, ONE.name), (1, TWO.name), (3, ONE.name)]
+
+
+@in_world
 async def test_schemas_apply_from_the_ledger_with_which_they_came(world: World) -> None:
     await publish(world, 1, 2, schema=SchemaChange(ONE, None))
     await publish(world, 3, schema=SchemaChange(ONE, ONE.name))

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from bkspark.errors import LedgerFenced, VersionPublished
+from bkspark.errors import LedgerFenced, MetadataError, VersionPublished
 from bkspark.log.formats import Publisher, SegmentFacts
+from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.positions import Position
 from bkspark.log.retention import Retention
 from bkspark.log.store import AppendOutcome, LogStore
 from bkspark.log.times import RECENT_MAX, Mark, OpenTimes
-from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from tests.log.world import World, closed, in_world
 
@@ -266,3 +267,19 @@ async def test_log_that_is_replaced_by_a_slice_says_so(world: World) -> None:
     await world.stage(5)
     await world.store.replace_ledgers("x", [slice_of(5, 3, 9)], closed=[])
     assert (await world.store.snapshot("x")).head.has_slices
+
+
+@in_world
+async def test_a_change_is_tried_again_after_each_lost_connection_but_the_last(world: World) -> None:
+    def lose(count: int) -> None:
+        world.server.faults.update((world.server.writes + number, Fault.LOST_BEFORE) for number in range(count))
+
+    await world.stage(7, 8)
+    lose(CONNECTION_LOSSES_MAX - 1)
+    await world.store.append_ledgers("x", closed(7))
+    assert await world.ids() == [7]
+    lose(CONNECTION_LOSSES_MAX)
+    with pytest.raises(MetadataError, match="log x: "):
+        await world.store.append_ledgers("x", closed(8))
+    assert not world.server.faults, "one more try would have been one too many"
+    assert await world.ids() == [7]

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from bkspark import tracing
+from bkspark.security.authorization import ADMIN
 from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
-from bookie_service.engine.authorization import NO_RULE, AuthorizationLimits, Unfound
+from bookie_service.engine.authorization import NO_RULE, AuthorizationLimits, RefusedRequests, Unfound
 from bookie_service.engine.reads import Reading
 from bookie_service.network.changes import JudgedChange, StateChange
 from tests.bookie.serving import KEY, adds, stored
@@ -280,6 +281,21 @@ def test_what_is_remembered_is_bounded() -> None:
     assert 99 in bookie.authorization._facts
     # Forgotten ledgers are looked up again.
     assert statuses(bookie.ask(peer, adds(0, 1, [b"x"]))) == [Status.EOK]
+
+
+def test_refusal_of_what_concerns_the_bookie_itself_is_reported_with_who_and_what() -> None:
+    bookie = bookie_with()
+    assert not bookie.authorization.may(USER, "10.0.0.9", ADMIN)
+    assert bookie.refused == [RefusedRequests(USER, "10.0.0.9", ADMIN, None, 1, NO_RULE)]
+    bookie.set_rules("digest:user admin")
+    assert bookie.authorization.may(USER, "10.0.0.9", ADMIN)
+    assert len(bookie.refused) == 1
+
+
+def test_requests_of_several_ledgers_that_are_refused_together_are_one_report() -> None:
+    bookie = AuthorizedBookie(MINE, Metadata([facts(1, "theirs"), facts(2, "theirs")]))
+    assert statuses(bookie.ask(bookie.connect(USER), reads(1, 2, 1), turns=40)) == [Status.EUA] * 3
+    assert [(refused.ledger_id, refused.requests) for refused in bookie.refused] == [(1, 3)]
 
 
 # ---- changes ----
