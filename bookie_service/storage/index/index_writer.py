@@ -31,7 +31,7 @@ from functools import partial
 
 import numpy as np
 
-from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
@@ -147,6 +147,8 @@ class IndexWriter:
     def learn_files(self) -> None:
         """Record all existing index files, which must be durable; records of other files stay.
 
+        Files of a disk that does not list them are left out.
+
         A file is not recorded if its ledger also has its header elsewhere. A crash may have left that file without a
         header, and the journal has its contents.
 
@@ -154,7 +156,7 @@ class IndexWriter:
             SyncFailed, OSError: as `sync`.
         """
         self._moves.find()
-        ledger_ids = self._paths.ledgers(self._files)
+        ledger_ids = self._paths.ledgers(self._files, skips_failing=True)
         ledger_ids = ledger_id_sets.without(ledger_ids, self._fileless.ledger_ids()).tolist()
         self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
         self.note_sizes(ledger_ids)
@@ -191,8 +193,16 @@ class IndexWriter:
         """Return the least length that a durable file has if it was written up to `end`."""
         is_moved = self._known.place(ledger_id) != self._paths.place(ledger_id)
         least = 0 if is_moved else self._known.least_bytes(ledger_id)
-        # If the manifest has no (or no current) length of the file, its actual length counts.
-        return max(least, end) if least else max(end, self.file_size(ledger_id))
+        if least:
+            return max(least, end)
+        # The manifest has no (or no current) length of the file, so its actual length counts.
+        try:
+            return max(end, self.file_size(ledger_id))
+        except OSError as error:
+            if not is_of_disk(error):
+                raise
+            # It was synced just now, with its header and what was written.
+            return max(end, LAYOUT.positions_at)
 
     def _need_file(self, ledger_id: int) -> None:
         """Hold the header of a ledger that gets its first position, because its file is created with a header."""
