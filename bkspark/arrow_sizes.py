@@ -13,12 +13,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import numpy as np
-
 # Numbers of fields, and the sizes of numbers, in Arrow's Message.fbs.
 _MESSAGE_HEADER, _DICTIONARY_DATA, _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 1, 2, 3
-_SIZE_BYTES = 8
-_BUFFER = np.dtype([("offset", "<i8"), ("length", "<i8")])
+_BUFFER = struct.Struct("<qq")
+"""Where a buffer is in the body, and how long it is."""
+_SIZE = struct.Struct("<q")
 
 
 def uncompressed_bytes(message: Any) -> int:
@@ -35,7 +34,7 @@ def uncompressed_bytes(message: Any) -> int:
         return int(message.body.size)
     try:
         return _batch_bytes(message)
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError):
         raise ValueError("its Arrow message is damaged") from None
 
 
@@ -47,17 +46,16 @@ def _batch_bytes(message: Any) -> int:
     if batch.at(_BATCH_COMPRESSION) is None:
         return int(message.body.size)
     start, count = batch.vector(_BATCH_BUFFERS)
-    buffers = np.frombuffer(data, _BUFFER, count, start)
-    buffers = buffers[buffers["length"] != 0]
-    if not len(buffers):
-        return 0
-    body = np.frombuffer(message.body, np.uint8)
-    offsets = buffers["offset"]
-    if offsets.min() < 0 or offsets.max() > len(body) - _SIZE_BYTES:
+    end = start + count * _BUFFER.size
+    if end > len(data):
         raise IndexError
-    claims = body[offsets[:, np.newaxis] + np.arange(_SIZE_BYTES)].view("<i8")[:, 0]
-    # Python's numbers: those of a hostile message may not fit 64 bits together.
-    return sum(np.where(claims < 0, buffers["length"], claims).tolist())
+    total = 0
+    body = memoryview(message.body)
+    for offset, length in _BUFFER.iter_unpack(data[start:end]):
+        if length:
+            claim = _SIZE.unpack_from(body, offset)[0]
+            total += length if claim < 0 else claim
+    return total
 
 
 class _Table:

@@ -37,8 +37,6 @@ from bkspark.metadata.zookeeper_options import ENABLE_SECURITY, JAAS_FILE, ZooKe
 from bkspark.tasks import start_kept
 from bkspark.tls.contexts import TlsContext
 
-SESSION_TIMEOUT_S = 10.0
-CALL_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 REARM_PAUSE_S = 0.1
 DENIED_PAUSE_S = 5.0
@@ -62,17 +60,20 @@ async def open_tree(
     uri: MetadataUri,
     options: ZooKeeperOptions = ZooKeeperOptions(),
     *,
-    session_timeout_s: float = SESSION_TIMEOUT_S,
-    call_timeout_s: float = CALL_TIMEOUT_S,
+    session_timeout_s: float | None = None,
+    call_timeout_s: float | None = None,
 ) -> ZooKeeperTree:
     """Connect to the URI's ZooKeeper, and log in.
+
+    Args:
+        session_timeout_s, call_timeout_s: None: as `options` say.
 
     Raises:
         ConfigurationError: a file that the options name cannot be used.
         MetadataAccessDenied: every server refuses the login, or cannot be trusted.
         MetadataError: no server answered in `call_timeout_s`; the message has the address.
     """
-    tree = ZooKeeperTree(uri, options, session_timeout_s, call_timeout_s)
+    tree = ZooKeeperTree(uri, options, session_timeout_s or options.timeout_s, call_timeout_s or options.timeout_s)
     await tree.connect()
     return tree
 

@@ -17,7 +17,7 @@ from typing import Any
 from bkspark.errors import ConfigurationError
 from bkspark.metadata import acls
 from bkspark.metadata.acls import CREATOR_ALL, OPEN, AclList
-from bkspark.options import check
+from bkspark.options import bounded, check
 from bkspark.tls.client_keys import flag, read_keys
 from bkspark.tls.names import served_protocols, served_suites
 from bkspark.tls.options import StoreType, TlsOptions
@@ -47,6 +47,7 @@ class ZooKeeperOptions:
     closes_nodes: nodes that are created are open to the identities of this process alone (`zkEnableSecurity`);
         otherwise to every client.
     further_acls: further entries of closed nodes.
+    timeout_s: how long the session survives its connection, and how long a call waits for an answer.
     """
 
     jaas_file: str | None = None
@@ -55,6 +56,7 @@ class ZooKeeperOptions:
     tls: TlsOptions | None = None
     closes_nodes: bool = False
     further_acls: AclList = ()
+    timeout_s: float = bounded(10.0, 0.5, 3600.0)
 
     def __post_init__(self) -> None:
         check(self)

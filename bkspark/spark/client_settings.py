@@ -13,6 +13,7 @@ is in the unit of Apache's key.
     minNumRacksPerWriteQuorum        number    racks that the bookies of an entry span, if the cluster has them
     bookieErrorThresholdPerInterval  number    failures within a minute after which a bookie gets no new entries
     bookieQuarantineTimeSeconds      seconds   how long such a bookie gets no new entries
+    zkTimeout                        ms        how long ZooKeeper may take to answer, and a session to connect again
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bkspark.core.writer_options import WriterOptions
@@ -69,8 +70,9 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "minNumRacksPerWriteQuorum": ("placement", "min_racks_per_write_quorum", count),
     "bookieErrorThresholdPerInterval": ("placement", "quarantine_failures", count),
     "bookieQuarantineTimeSeconds": ("placement", "quarantine_s", _seconds("s")),
+    "zkTimeout": ("zookeeper", "timeout_s", _seconds("ms")),
 }
-_PARTS = {"net": NetOptions, "writer": WriterOptions, "placement": PlacementOptions}
+_PARTS = {"net": NetOptions, "writer": WriterOptions, "placement": PlacementOptions, "zookeeper": ZooKeeperOptions}
 SETTINGS = tuple(_SETTINGS)
 _BY_KEY = {name.lower(): name for name in _SETTINGS}
 
@@ -88,7 +90,7 @@ def client_settings(
     Raises:
         ConfigurationError: a name is unknown, or a value is wrong or out of its bounds.
     """
-    parts: dict[str, dict[str, Any]] = {"net": {"tls": tls, "sasl": sasl}, "writer": {}, "placement": {}}
+    parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
     for key, text in given.items():
         name = _BY_KEY.get(key.lower())
         if name is None:
@@ -101,10 +103,10 @@ def client_settings(
             raise ConfigurationError(f"option '{PREFIX}{name}' is {shown(text)}, which {error}") from None
         parts[part][member] = value
     return ClientSettings(
-        NetOptions(**parts["net"]),
+        NetOptions(**parts["net"], tls=tls, sasl=sasl),
         WriterOptions(**parts["writer"]),
         PlacementOptions(**parts["placement"]),
-        zookeeper or ZooKeeperOptions(),
+        replace(zookeeper or ZooKeeperOptions(), **parts["zookeeper"]),
     )
 
 

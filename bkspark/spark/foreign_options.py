@@ -1,4 +1,4 @@
-"""Options of other connectors, which users may bring with them, and what to use instead. PURE."""
+"""Options of other sources, which users may bring with them, and what to use instead. PURE."""
 
 from __future__ import annotations
 
@@ -72,14 +72,49 @@ _OF_PULSAR_SPARK = {
     "waitingfornonexistedtopic": "start the query when the topic exists, or set topicsPattern, which finds new ones",
 }
 """Options of pulsar-spark that do not exist here, and what to use instead."""
+_OF_SPARKS_JSON = frozenset(
+    [
+        "primitivesasstring",
+        "prefersdecimal",
+        "allowcomments",
+        "allowunquotedfieldnames",
+        "allowsinglequotes",
+        "allownumericleadingzeros",
+        "allowbackslashescapinganycharacter",
+        "allowunquotedcontrolchars",
+        "allownonnumericnumbers",
+        "dateformat",
+        "timestampformat",
+        "timestampntzformat",
+        "enabledatetimeparsingfallback",
+        "multiline",
+        "encoding",
+        "charset",
+        "linesep",
+        "samplingratio",
+        "dropfieldifallnull",
+        "locale",
+        "ignorenullfields",
+        "infertimestamp",
+        "badrecordspath",
+        "timezone",
+        "singlevariantcolumn",
+    ]
+)
+"""Options of Spark's own JSON source and of from_json, which do not exist here."""
 _PULSAR_PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.", "pulsar.consumer.")
 
 
 def remedy_of_others(key: str) -> str | None:
-    """Return what to do instead of an option, lower-cased, of Kafka's connector, Delta or pulsar-spark; None if it is
-    not one."""
+    """Return what to do instead of an option, lower-cased, of Kafka's connector, Delta, pulsar-spark or Spark's
+    JSON source; None if it is not one."""
     if key.startswith(_PULSAR_PREFIXES):
         return "it configures a client of Pulsar's brokers, which are not used here: remove it"
+    if key in _OF_SPARKS_JSON:
+        return (
+            "it belongs to Spark's JSON source: set jsonDialect=spark, or read with payloadFormat=raw and give it to "
+            "from_json"
+        )
     if key in _OF_PULSAR_SPARK:
         return _OF_PULSAR_SPARK[key]
     if key in _OF_KAFKA:

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from bkspark.errors import ConfigurationError
@@ -44,6 +44,8 @@ _ENTRIES = re.compile(rf"({_DIGITS})\s*:\s*({_DIGITS})\s*-\s*({_DIGITS})?")
 _ID = rf"(?:-1:-1|{_DIGITS}:-1|{_DIGITS}:{_DIGITS})(?::-?{_DIGITS}){{0,2}}"
 _MESSAGE_ID = re.compile(f"(?:{_ID};)?{_ID}")
 _INT64_MAX = (1 << 63) - 1
+_MISTAKABLE_MIN, _SECONDS_MIN, _MISTAKABLE_END = 10**7, 10**9, 10**11
+"""Numbers that are times of 1970 to 1973 in milliseconds: dates without hyphens, and seconds since 1970, look so."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ def moment(value: str) -> int:
     if relative is not None and relative[2]:
         return -max(1, duration(text[1:]))
     if _NUMBER.fullmatch(text) and int(text) <= _INT64_MAX:
+        if _MISTAKABLE_MIN <= int(text) < _MISTAKABLE_END:
+            raise ValueError(_mistaken(int(text)))
         return int(text)
     try:
         parsed = datetime.fromisoformat(text)
@@ -205,6 +209,19 @@ def moment(value: str) -> int:
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
     return max(0, milliseconds_of(parsed))
+
+
+def _mistaken(number: int) -> str:
+    """Return what is wrong with a number that is a time of 1970 to 1973 in milliseconds."""
+    found = (
+        f"is {(datetime(1970, 1, 1) + timedelta(milliseconds=number)).isoformat(timespec='seconds')}Z in milliseconds"
+    )
+    if number >= _SECONDS_MIN:
+        return f"{found}: if it is in seconds, give {number * 1000}"
+    try:
+        return f"{found}: if it is a date, give {datetime.strptime(str(number), '%Y%m%d').date()}"
+    except ValueError:
+        return f"{found}: give ISO 8601 such as 2026-11-21T05:00:00Z"
 
 
 def duration(value: str) -> int:

@@ -66,9 +66,10 @@ _trees: dict[tuple[int, str, ZooKeeperOptions], Tree] = {}
 
 async def pulsar_store(client: Client, options: SourceOptions) -> PulsarStore:
     """Return Pulsar's metadata as the options name them: by default beside BookKeeper's, at the root of the servers."""
-    tree, root = await _tree_of(client, options.uri, options.pulsar_uri, options.zookeeper)
+    zookeeper = None if options.client is None else options.client.zookeeper
+    tree, root = await _tree_of(client, options.uri, options.pulsar_uri, zookeeper)
     admin_uri = options.pulsar_configuration_uri or options.pulsar_uri
-    admin_tree, admin_root = await _tree_of(client, options.uri, admin_uri, options.zookeeper)
+    admin_tree, admin_root = await _tree_of(client, options.uri, admin_uri, zookeeper)
     return PulsarStore(tree, admin_tree, root, admin_root)
 
 

@@ -346,6 +346,16 @@ def test_option_of_kafkas_connector_is_answered_with_ours(theirs, ours):
     assert f"option '{ours}' here" in message
 
 
+@pytest.mark.parametrize("theirs", ["primitivesAsString", "dateFormat", "inferTimestamp", "multiLine", "lineSep"])
+def test_option_of_sparks_json_source_leads_to_from_json(theirs):
+    """`dateFormat` was answered with "did you mean 'valueFormat'?"."""
+    message = error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "x"}))
+    assert message == (
+        f"unknown option '{theirs}': it belongs to Spark's JSON source: set jsonDialect=spark, or read with "
+        "payloadFormat=raw and give it to from_json"
+    )
+
+
 def test_topic_as_the_destination_of_a_write_is_answered_with_log():
     """Kafka's connector writes to a topic; here a topic is Pulsar's, which its brokers alone write."""
     for given in ({"topic": "a"}, {"log": "a", "topic": "a"}):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.types import StructType
 
 from bkspark import Options
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataError
 from bkspark.spark.client_settings import SETTINGS, client_settings
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
@@ -29,12 +30,14 @@ def test_settings_have_the_names_and_units_of_apache() -> None:
             "clientConnectTimeoutMillis": "2s",
             "localReads": "false",
             "minNumRacksPerWriteQuorum": "1",
+            "zkTimeout": "30000",
         }
     )
     assert (found.net.read_timeout_s, found.net.speculative_read_s, found.net.connect_timeout_s) == (7.0, 0.25, 2.0)
     assert found.writer.add_timeout_s == 60.0
     assert not found.net.local_reads
     assert found.placement.min_racks_per_write_quorum == 1
+    assert found.zookeeper.timeout_s == 30.0
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,7 @@ def test_settings_have_the_names_and_units_of_apache() -> None:
         ("readTimeuot", "5", "did you mean 'bookkeeper.readTimeout'"),
         ("zkLedgersRootPath", "/x", "settings of the client are bookkeeper.readTimeout"),
         ("localReads", "maybe", "neither true nor false"),
+        ("zkTimeout", "10", r"'bookkeeper.zkTimeout' is '10', which is not from 0.5 to 3600 seconds"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(name: str, value: str, words: str) -> None:
@@ -58,6 +62,23 @@ def test_wrong_settings_are_refused_by_name(name: str, value: str, words: str) -
 def test_a_setting_without_its_prefix_or_with_a_misspelt_one_is_found(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"unknown option '{name}': did you mean 'bookkeeper.readTimeout'"):
         SourceOptions.parse({"uri": URI, "log": "a", name: "5"})
+
+
+def test_the_name_of_apaches_key_leads_to_the_setting() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown option 'zkTimeout': did you mean 'bookkeeper.zkTimeout'"):
+        SourceOptions.parse({"uri": URI, "log": "a", "zkTimeout": "5000"})
+
+
+def test_zookeeper_is_waited_for_as_long_as_the_setting_says() -> None:
+    """An address where nothing answers."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+        given = {"uri": uri, "log": "a", "bookkeeper.zkTimeout": "500ms"}
+        reader = BookKeeperReader(StructType().add("value", "binary"), SourceOptions.parse(given))
+        with pytest.raises(MetadataError, match=r"waited 0.5 s"):
+            reader.partitions()
 
 
 def test_typed_options_take_a_mapping_of_settings() -> None:

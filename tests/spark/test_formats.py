@@ -530,3 +530,27 @@ def test_raw_text_that_no_read_of_text_takes_is_not_written():
     batch = pa.record_batch([pa.array([b"a", b"\xffA"], pa.binary()).view(pa.string())], ["value"])
     with pytest.raises(MalformedPayload, match=r"column 'value' cannot be read back .*: cast it to binary"):
         list(encoder_of("raw", batch.schema, 1 << 20, 1 << 22).encode(batch))
+
+
+@pytest.mark.parametrize("mode", list(MalformedMode))
+def test_entries_among_malformed_ones_are_what_each_is_by_itself(mode):
+    chance = random.Random(7)
+    schema = pa.schema({"a": pa.int64(), "_corrupt_record": pa.string()})
+    for count in (1, 16, 17, 200):
+        for share in (0.0, 0.02, 0.5, 1.0):
+            wrong = [b"bad", b'{"a":"x"}', b"[1]"]
+            payloads = [chance.choice(wrong) if chance.random() < share else b'{"a":%d}' % i for i in range(count)]
+            decoder = decoder_of("json", schema, mode)
+            entries = EntryBatch.of(payloads, ledger_id=9, first_entry=40)
+            first_wrong = next((i for i, payload in enumerate(payloads) if payload in wrong), None)
+            if mode is MalformedMode.FAILFAST and first_wrong is not None:
+                with pytest.raises(MalformedPayload, match=f"ledger 9 entry {40 + first_wrong}:"):
+                    list(decoder.decode(entries))
+                continue
+            rows, numbers = [], []
+            for piece in decoder.decode(entries):
+                rows += zip(*(column.to_pylist() for column in piece.columns))
+                numbers += range(count) if piece.entry_of_row is None else piece.entry_of_row().tolist()
+            kept = [i for i in range(count) if mode is MalformedMode.PERMISSIVE or payloads[i] not in wrong]
+            assert numbers == kept
+            assert rows == [(None, payloads[i].decode()) if payloads[i] in wrong else (i, None) for i in kept]

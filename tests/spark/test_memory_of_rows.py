@@ -47,7 +47,7 @@ def test_pieces_name_their_entries(monkeypatch):
     good = [i for i in range(90) if i % 3]
     schema = pa.schema([(name, pa.int64()) for name in names])
     pieces = list(decoder_of("json", schema, MalformedMode.DROPMALFORMED).decode(entries))
-    assert len(pieces) == 4
+    assert len(pieces) >= 4
     assert [i for piece in pieces for i in piece.entry_of_row().tolist()] == good
     assert [cell for piece in pieces for cell in piece.columns[0].to_pylist()] == good
     options = SourceOptions.parse(

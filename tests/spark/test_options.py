@@ -1,4 +1,5 @@
 import pickle
+import re
 
 import pytest
 
@@ -319,6 +320,20 @@ def test_ledger_metadata_is_many_options():
 )
 def test_times_are_milliseconds_iso_text_or_ago(text, milliseconds):
     assert parse(log="a", startingTimestamp=text).starting_timestamp == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("1795890799", "1970-01-21T18:51:30Z in milliseconds: if it is in seconds, give 1795890799000"),
+        ("20261101", "1970-01-01T05:37:41Z in milliseconds: if it is a date, give 2026-11-01"),
+        ("20269901", "1970-01-01T05:37:49Z in milliseconds: give ISO 8601"),
+    ],
+)
+def test_numbers_that_are_not_milliseconds_are_refused(text, meant):
+    """They were times of 1970, so that everything was read."""
+    with pytest.raises(ConfigurationError, match=re.escape(meant)):
+        parse(log="a", startingTimestamp=text)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "-10x", "1.5", "\u0663", "99999999999999999999"])

@@ -169,6 +169,28 @@ def test_ledgers_that_are_not_read_are_not_looked_through_for_transactions_where
 # ---- patterns ----
 
 
+def test_compacted_view_has_the_messages_without_a_key_that_the_compaction_kept(
+    cluster: Cluster, topic: StoredTopic, read: Callable
+) -> None:
+    """Brokers keep them with topicCompactionRetainNullKey=true; those after the horizon are always there."""
+    stored = batch([Message(b"x", "a"), Message(b"y"), Message(None, "a")], 4)
+    ledger = topic.ledger([single(Message(b"nokey"), 0), single(Message(b"k", "k"), 1), stored, *numbered(9)])
+    kept = batch([Message(b"", "a", more={"compacted_out": True}), Message(b"y"), Message(None, "a")], 4)
+    horizon = formats.MessageIdData(ledgerId=ledger, entryId=2, partition=-1).SerializeToString()
+    metadata = {"component": b"compacted-ledger", "pulsar/compactedTo": horizon}
+    entries = [single(Message(b"nokey"), 0), single(Message(b"k", "k"), 1), kept]
+    with (
+        Client(cluster.uri, digest="crc32") as client,
+        client.create(ensemble=1, write_quorum=1, ack_quorum=1, metadata=metadata) as writer,
+    ):
+        writer.append_many([compacted(ledger, place, entry) for place, entry in enumerate(entries)])
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=ledger, markDeleteEntryId=2)
+    cursor.properties.add(name="CompactedTopicLedger", value=writer.ledger_id)
+    topic.subscription("__compaction", cursor)
+    found = [(row["__key"], row["value"]) for row in read(None, readCompacted=True)]
+    assert found == [(None, b"nokey"), (b"k", b"k"), (None, b"y"), (b"a", None), (None, b"9")]
+
+
 def test_pattern_without_a_namespace_is_of_the_default_one(topic: StoredTopic, read: Callable) -> None:
     topic.ledger(numbered(0))
     for pattern in (topic.name.local, f"{topic.name.local[:-1]}.", f"persistent://public/default/{topic.name.local}"):

@@ -187,6 +187,25 @@ def test_stream_stops_before_an_open_transaction_and_leaves_aborted_ones_out(
         snapshots.delete()
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, None])
+def test_aborted_batches_are_left_out_wherever_micro_batches_are_cut(
+    cluster: Cluster, client: Client, topic: StoredTopic, limit: int | None
+) -> None:
+    def of(txn: int, *values: bytes) -> bytes:
+        return batch([Message(value) for value in values], txnid_most_bits=0, txnid_least_bits=txn)
+
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+        topic.ledger([of(1, b"a1", b"a2"), of(2, b"c1"), of(1, b"a3"), of(2, b"c2", b"c3")])
+        topic.ledger([of(1, b"a4"), marker(22, (0, 1)), marker(21, (0, 2)), *numbered(9)])
+        limits = {} if limit is None else {"maxEntriesPerTrigger": limit}
+        query = Query(cluster, topic, startingOffsets="earliest", **limits)
+        assert " ".join(filter(None, (query.batch() for _ in range(10)))) == "c1 c2 c3 9"
+    finally:
+        snapshots.delete()
+
+
 def test_message_in_chunks_is_read_once_though_micro_batches_cut_it(cluster: Cluster, topic: StoredTopic) -> None:
     topic.ledger([*numbered(0), *chunked(Message(b"abcdef"), 2, 1), *numbered(2)])
     query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)

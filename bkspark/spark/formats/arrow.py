@@ -28,7 +28,14 @@ from bkspark.spark.formats.arrow_limits import (
 )
 from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
-from bkspark.spark.formats.decoding import BeyondInferredError, Decoder, MalformedMode, Rows, check_nulls
+from bkspark.spark.formats.decoding import (
+    CORRUPT_RECORD,
+    BeyondInferredError,
+    Decoder,
+    MalformedMode,
+    Rows,
+    check_nulls,
+)
 from bkspark.spark.formats.encoding import Encoder, check_text
 
 _JOIN_BYTES = 512 * 1024
@@ -47,6 +54,17 @@ _MALFORMED = (pa.ArrowException, ValueError, TypeError, KeyError, OSError)
 
 class ArrowDecoder(Decoder):
     """Decodes entries of many rows; columns are views of the received buffer if types agree."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        mode: MalformedMode,
+        *,
+        is_whole: bool = False,
+        corrupt_record: str = CORRUPT_RECORD,
+    ) -> None:
+        super().__init__(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
+        self._names, self._types = schema.names, schema.types
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         tables: list[pa.Table] = []
@@ -103,6 +121,9 @@ class ArrowDecoder(Decoder):
             self._check_names(table.schema.names)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
+        if table.schema.types == self._types and table.schema.names == self._names:
+            columns = [check_nulls(column, field) for column, field in zip(table.columns, self.schema)]
+            return pa.Table.from_arrays(columns, schema=self.schema)
         places = [_place(table.schema, self.schema, field) for field in self.schema]
         absent = _nulls(table.num_rows, [field.type for place, field in zip(places, self.schema) if place is None])
         found = [

@@ -17,8 +17,9 @@ from bkspark.arrow_sizes import uncompressed_bytes
 
 ENTRY_BYTES_MAX = 128 << 20
 """Limit of the rows of one entry, decompressed and converted: an entry with more is malformed, and none is written."""
-EXPANSION_MAX = 1 << 16
-"""The most bytes that a byte of LZ4 or Zstandard can expand to."""
+EXPANSION_MAX = 1 << 15
+"""The most bytes that a byte of LZ4 or Zstandard can expand to: four bytes are a Zstandard block of 128 KiB at most.
+Smaller entries are not checked for what they claim: Arrow notices a wrong claim before it fills the memory."""
 ROWS_MAX = 1 << 20
 """Rows of an entry that has less than a bit of data for each, because its columns are all null, or absent."""
 CELLS_MAX = 1 << 26
