@@ -49,7 +49,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     limiters = list(map(limited, logging.getLogger().handlers))
     # kazoo logs each attempt to connect, and aiohttp each request.
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").addFilter(PeersErrors())
     try:
         users = None if arguments.token_file is None else AccessFile(arguments.token_file, "--token-file")

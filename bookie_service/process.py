@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from bkspark.configuration_files import read
@@ -38,6 +38,7 @@ from bookie_service.settings.arguments import (
 from bookie_service.settings.configuration import LOG_FORMATS, LOG_LEVELS, Configuration, load
 from bookie_service.settings.rules_file import RulesFile
 from bookie_service.settings.users import current_user
+from bookie_service.settings.values import with_references
 from bookie_service.storage.io.files import make_private
 from bookie_service.wiring import Start, run
 
@@ -53,6 +54,7 @@ def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
 
 def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     limiter = log_output.log_to_stderr()
+    found: Mapping[str, str] = {}
     try:
         arguments = _parser().parse_args(argv)
         if sys.flags.optimize:
@@ -64,6 +66,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
         elif arguments.instance is not None:
             raise ConfigurationError(f"--instance {arguments.instance} needs --instances, the number of all")
         configuration = load(arguments.config, _settings(arguments))
+        found = configuration.from_environment
         log_output.use(configuration.log_level, configuration.log_format)
         recorder = _recorder()
         _check_user(configuration.permitted_users)
@@ -74,7 +77,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
         if configuration.rules_path is not None:
             RulesFile(configuration.rules_path).read()
     except ConfigurationError as error:
-        return fail(_PROGRAM, error, 2)
+        return fail(_PROGRAM, with_references(str(error), found), 2)
     _warn(configuration)
     keys = dict(_settings(arguments))
     return _serve(Start(configuration, arguments.config, keys, arguments.json, signals, limiter), recorder)

@@ -40,6 +40,7 @@ OUTPUT_FORMATS = ("lines", "length-prefixed", "json", "hex", "ids")
 ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 """The largest entry accepted: Apache's default frame limit, less the room for header, ids and digest."""
 
+PORT_MAX = 65535
 _INT64_MAX = (1 << 63) - 1
 _AGE = re.compile(r"([0-9]{1,9}) ?([smhd])")
 AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -337,10 +338,9 @@ def seconds(text: str) -> float:
 
 def port(text: str) -> int:
     """An argparse type: a TCP port."""
-    value = _whole_number(text, 1)
-    if value > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port of 1 to 65535")
-    return value
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= PORT_MAX):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a port of 1 to {PORT_MAX}")
+    return int(text)
 
 
 def add_environment(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from bkspark.errors import (
     TlsFailed,
 )
 from bkspark.net.responses import EntryResponses, ReadGroup
+from bkspark.tls.failures import why_bookie_refuses
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames
 from bkspark.wire.start_tls import is_refusal
 
@@ -210,10 +211,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        cause = f": {exc}" if exc else ""
+        cause = f": {why_bookie_refuses(exc) if isinstance(exc, ssl.SSLError) else exc}" if exc else ""
         # In TLS 1.3 a bookie that refuses the client's certificate says so after the client's part of the handshake.
         kind: type[BookieUnavailable] = TlsFailed if isinstance(exc, ssl.SSLError) else BookieUnavailable
-        if self._transport is not None and self._received_at == self.connected_at:
+        if kind is BookieUnavailable and self._transport is not None and self._received_at == self.connected_at:
             cause += " before it answered anything"
             if self.has_authenticated:
                 kind = AuthenticationFailed

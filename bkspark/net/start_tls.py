@@ -10,6 +10,7 @@ from typing import TypeVar
 from bkspark.errors import ProtocolError, TlsFailed
 from bkspark.net.client_tls import ClientTls
 from bkspark.tls.contexts import TlsContext
+from bkspark.tls.failures import why_bookie_refuses
 from bkspark.wire.start_tls import encode_start_tls, take_answer
 from bkspark.wire.v3 import StatusCode
 
@@ -97,9 +98,8 @@ def describe(error: Exception) -> str:
     """Return what went wrong in a handshake, for a message."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
-    if isinstance(error, ssl.SSLError) and error.reason:
-        reason = error.reason.lower().replace("_", " ")
-        return f"the handshake failed: {reason}"
+    if isinstance(error, ssl.SSLError):
+        return f"the handshake failed: {why_bookie_refuses(error)}"
     if isinstance(error, ConnectionError):
         return f"it dropped the connection during the handshake ({error})"
     return str(error)

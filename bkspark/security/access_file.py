@@ -108,6 +108,11 @@ class AccessFile:
                 text = file.read(FILE_BYTES_MAX + 1).decode("utf-8")
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or "it is not text"
+            if isinstance(error, FileNotFoundError) and _may_be_a_token(self._path):
+                raise ConfigurationError(
+                    f"{self._key}=***: the file cannot be read: {why}. Name a file; the value may be a token, so it is "
+                    "not shown"
+                ) from None
             raise self._wrong(f"the file cannot be read: {why}") from None
         if len(text) > FILE_BYTES_MAX:
             raise self._wrong(f"the file has more than {FILE_BYTES_MAX} bytes")
@@ -180,6 +185,11 @@ def _digest(secret: str) -> tuple[bytes, bool]:
         return bytes.fromhex(digits), False
     check_token(secret)
     return hashlib.sha256(secret.encode()).digest(), True
+
+
+def _may_be_a_token(path: str) -> bool:
+    """Return whether the name of a file that does not exist may be a token, by mistake."""
+    return os.sep not in path and "." not in path and len(path) >= TOKEN_MIN
 
 
 def check_token(token: str) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from bkspark.tasks import start_kept
 from bkspark.tls.contexts import TlsContext
+from bkspark.tls.failures import why_failed
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,10 @@ class TlsGate:
                 ssl_shutdown_timeout=CLOSING_S,
             )
         except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            if isinstance(error, ssl.SSLError):
+                reason = why_failed(error, "the peer", "this server")
+            else:
+                reason = str(error) or type(error).__name__
             logger.info("closed the connection from %s: no TLS (%s)", arrival.address, reason)
             arrival.abort()
             return

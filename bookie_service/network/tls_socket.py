@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bkspark.errors import ProtocolError
+from bkspark.tls.failures import why_failed
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.start_tls import is_auth_request
 from bookie_service.engine.responses import Parts
@@ -164,7 +165,7 @@ class TlsSocket:
             self._has_ended = True
         except ssl.SSLError as error:
             self._send_unsent()
-            raise TlsFailure(f"TLS failed: {reason(error)}") from None
+            raise TlsFailure(f"TLS failed: {_why(error)}") from None
         if self._outgoing.pending:
             # It answers a key update.
             self._send_unsent()
@@ -203,7 +204,7 @@ class TlsSocket:
         except ssl.SSLError as error:
             # An alert reports the reason to the peer.
             self._send_unsent()
-            raise TlsFailure(f"the TLS handshake failed: {reason(error)}") from None
+            raise TlsFailure(f"the TLS handshake failed: {_why(error)}") from None
         self._send_unsent()
         self.is_secured = True
         self._on_secured()
@@ -340,8 +341,5 @@ class TlsSocket:
         self._socket.close()
 
 
-def reason(error: ssl.SSLError) -> str:
-    """Return what went wrong in a few words, without any text that the peer chose."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is refused: {error.verify_message}"
-    return (error.reason or type(error).__name__).lower().replace("_", " ")
+def _why(error: ssl.SSLError) -> str:
+    return why_failed(error, "the peer", "this bookie")

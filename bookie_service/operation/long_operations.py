@@ -7,6 +7,7 @@ finished operations is remembered until the process ends.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 from collections import deque
@@ -52,6 +53,10 @@ class LongOperation:
     @property
     def is_finished(self) -> bool:
         return self.state in ("done", "failed")
+
+    def as_json(self) -> dict[str, object]:
+        """Return its fields as values for JSON."""
+        return {**dataclasses.asdict(self), "progress": list(self.progress)}
 
 
 Work = Callable[[LongOperation], Awaitable[dict[str, object]]]

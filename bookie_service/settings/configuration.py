@@ -141,6 +141,7 @@ class Configuration:
     `keeps_status`: a bookie that an operator made read-only stays so after a restart.
     `permitted_users`: names of users who may run the bookie; empty: any user may.
     `log_level`, `log_format`: what is logged, and how. `values`: the keys and values as they were given.
+    `from_environment`: see `Values`; messages show the references instead.
     `rules_path`: the file of authorization rules; None: every client may do everything.
     `file_group`: the group that may read the bookie's files; None: only its user may.
     `traces`: requests that carry a span get spans here, too: `admin.trace_output`.
@@ -165,6 +166,7 @@ class Configuration:
     log_level: str = "info"
     log_format: str = "text"
     values: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    from_environment: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuration:
@@ -227,7 +229,13 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
         note_missing_client(keys, recovery.sasl is not None)
     unused = sorted(key for key in values if key not in keys.asked and key not in HARMLESS and values[key].strip())
     dangers = [f"{key}=false is DANGEROUS: {what}" for key, what in DANGEROUS.items() if not keys.flag(key, True)]
-    return replace(configuration, unused_keys=tuple(unused), notes=tuple(keys.notes), dangers=tuple(dangers))
+    return replace(
+        configuration,
+        unused_keys=tuple(unused),
+        notes=tuple(keys.notes),
+        dangers=tuple(dangers),
+        from_environment=keys.from_environment(),
+    )
 
 
 def _address(keys: Values) -> AddressOptions:

@@ -9,6 +9,10 @@ import os
 import pwd
 from collections.abc import Iterable
 
+_DIGITS_MAX = 20
+_NUMBER_MAX = (1 << 32) - 2
+"""The highest number of a group. The next one means none."""
+
 
 def current_user() -> str:
     """Return the name of the user that this process runs as, or its number if it has no name."""
@@ -32,8 +36,11 @@ def user_ids(names: Iterable[str]) -> frozenset[int]:
 
 
 def group_id(name: str) -> int:
-    """Return the number of a group. Raises ValueError if this host has no group of this name."""
+    """Return the number of a group. Raises ValueError if this host has no group of this name or number."""
     try:
-        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+        number = int(name) if name.isdecimal() and len(name) < _DIGITS_MAX else grp.getgrnam(name).gr_gid
     except KeyError:
         raise ValueError("this host has no such group") from None
+    if number > _NUMBER_MAX:
+        raise ValueError(f"the number of a group is at most {_NUMBER_MAX}")
+    return number

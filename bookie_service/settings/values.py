@@ -94,6 +94,13 @@ def _shortened(text: str) -> str:
     return text if left_out <= 0 else f"{text[:half]}...({left_out} characters)...{text[-half:]}"
 
 
+def with_references(message: str, found: Mapping[str, str]) -> str:
+    """Return a message with references in place of the words that they found (`Values.from_environment`)."""
+    for text in sorted(found, key=len, reverse=True):
+        message = found[text].join(re.split(rf"(?<!\w){re.escape(text)}(?!\w)", message))
+    return message
+
+
 class Values:
     """Returns values as types, and remembers which keys were read. An empty value counts as not set.
 
@@ -181,6 +188,11 @@ class Values:
         # A message may quote a part of the value.
         parts = {part for found in named for part in _PARTS.findall(found)}
         return "what it names is not usable here" if any(part in message for part in parts) else message
+
+    def from_environment(self) -> dict[str, str]:
+        """Return what references to variables of the environment found, with the references."""
+        found = {text: reference for named in self._named.values() for text, reference in named.items()}
+        return {text: reference for text, reference in found.items() if reference.startswith("${env:")}
 
     def as_given(self, key: str) -> str | None:
         """Return the value with its references, after it was read; None: it has no reference that was replaced."""

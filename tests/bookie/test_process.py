@@ -262,6 +262,7 @@ def test_no_cluster_at_the_root(bookie: BookieChild) -> None:
         ("bookiePort", "many", "bookiePort=many: it must be a whole number"),
         ("metadataServiceUri", "etcd://x", "must begin with zk://"),
         ("diskUsageThreshold", "1", "diskUsageThreshold 1 must lie between 0 and 1"),
+        ("permittedFileGroup", "99999999999", "permittedFileGroup=99999999999: the number of a group is at most"),
         ("permittedStartupUsers", "nobody-else", "permittedStartupUsers does not name the user"),
     ],
 )

@@ -224,6 +224,7 @@ def test_a_port_in_use_ends_the_command_with_one_line(console: ConsoleProcess, c
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert f"--port {port} cannot be used" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
 @pytest.mark.usefixtures("cold_starts")

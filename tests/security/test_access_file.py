@@ -107,6 +107,10 @@ def test_a_file_that_others_can_change_or_that_is_missing_is_refused(tmp_path: P
     for missing in (str(tmp_path), str(tmp_path / "nothing")):
         with pytest.raises(ConfigurationError, match="cannot be read"):
             AccessFile(missing, KEY)
+    # The key names a file. A token in its place must not get into the log.
+    with pytest.raises(ConfigurationError, match=rf"^{KEY}=\*\*\*: .*cannot be read: No such file.*a token") as caught:
+        AccessFile(SECRET, KEY)
+    assert SECRET not in str(caught.value)
     with pytest.raises(ConfigurationError, match="a token alone"):
         read_token(tmp_path / "nothing", "--http-token-file")
 

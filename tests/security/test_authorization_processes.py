@@ -168,6 +168,24 @@ def test_bad_rules_end_the_start_with_line_and_remedy(zookeeper: ZooKeeperProces
     assert bookie.refusal(authorizationRulesFile=str(tmp_path / "missing"))[0] == 2
 
 
+def test_error_about_a_file_shows_the_variable_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable may hold a secret by mistake, as one that the file holds."""
+    monkeypatch.setenv("BOOKIE_WORD", "hunter2")
+    bookie = BookieChild(tmp_path / "bookie", "zk://127.0.0.1:1/ledgers")
+    sasl = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+    for keys in (
+        {"authorizationRulesFile": "${env:BOOKIE_WORD}"},
+        {"httpServerEnabled": "true", "httpServerAccessFile": "${env:BOOKIE_WORD}"},
+        {"bookieAuthProviderFactoryClass": sasl, "saslJaasConfig": "/${env:BOOKIE_WORD}"},
+        {"tlsProviderFactoryClass": FACTORY_CLASS, "tlsKeyStore": "${env:BOOKIE_WORD}"},
+    ):
+        code, line = bookie.refusal(**keys)
+        assert code == 2
+        assert "${env:BOOKIE_WORD}" in line
+        assert "No such file" in line
+        assert "hunter2" not in line
+
+
 def test_sighup_control_http_and_squatting_at_a_bookie(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     uri = new_cluster(zookeeper.connect_string, "authorized")
     rules = tmp_path / "rules"

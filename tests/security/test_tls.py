@@ -156,8 +156,28 @@ def test_certificate_that_cannot_be_read_closes_its_own_connection_only(
 
 def test_our_client_without_the_required_certificate_gets_a_clear_error(tmp_path: Path, authority: Authority) -> None:
     served = serving(tmp_path, listener(authority.issue("bookie"), authority))
-    with served as bookie, pytest.raises(TlsFailed, match=r"(?i)certificate required"):
+    said = r"the bookie demands a certificate from this client \(certificate required\): tlsKeyStore and "
+    with served as bookie, pytest.raises(TlsFailed, match=said) as caught:
         with_pool(bookie.port, client_options(authority), read_all)
+    assert "_ssl.c" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1.3"])
+def test_a_refused_certificate_is_a_clear_error_on_both_sides(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, protocol: str
+) -> None:
+    """It was an alert with OpenSSL's name and place, and did not say whose certificate was refused."""
+    stranger = Authority(tmp_path, "other").issue("stranger")
+    with serving(tmp_path, listener(authority.issue("bookie"), authority)) as bookie:
+        refused = r"the bookie refuses the certificate of this client \(unknown ca\): tlsKeyStore"
+        with pytest.raises(TlsFailed, match=refused) as caught:
+            with_pool(bookie.port, client_options(authority, stranger, protocols=(protocol,)), read_all)
+        assert "_ssl.c" not in str(caught.value)
+        assert "the peer's certificate is refused: unable to get local issuer certificate" in caplog.text
+        with pytest.raises(TlsFailed, match="its certificate is refused"):
+            with_pool(bookie.port, client_options(Authority(tmp_path, "third"), protocols=(protocol,)), read_all)
+        said = "the peer refuses the certificate of this bookie (unknown ca)"
+        wait_until(lambda: said in caplog.text, "the bookie to log why the client left")
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,8 @@ class ApiV2:
         async def collect(operation: LongOperation) -> dict[str, object]:
             return as_json(await bookie.collect(request.who, major=is_major))
 
-        return _shown(self._operations.begin("collect", bookie.bookie_id, request.who, "collection", collect))
+        operation = self._operations.begin("collect", bookie.bookie_id, request.who, "collection", collect)
+        return operation.as_json()
 
     async def _suspend(self, request: HttpRequest) -> object:
         wanted: Mapping[str, bool] = request.members()
@@ -383,7 +384,7 @@ class ApiV2:
             request.need(Role.DESTROY)
         kind = "decommission" if forgets else "recover"
         bookie = request.query["bookie_id"]
-        return _shown(begin_moving(self._operations, self._cluster, kind, bookie, request.who, forgets=forgets))
+        return begin_moving(self._operations, self._cluster, kind, bookie, request.who, forgets=forgets).as_json()
 
     async def _ledgers(self, request: HttpRequest) -> object:
         after, limit = _page(request)
@@ -459,7 +460,7 @@ class ApiV2:
         return {"workers": [dataclasses.asdict(each) for each in await self._cluster.repair_reports()]}
 
     async def _all_operations(self, request: HttpRequest) -> object:
-        return {"operations": [_shown(each) for each in self._operations.all()]}
+        return {"operations": [each.as_json() for each in self._operations.all()]}
 
     async def _audit(self, request: HttpRequest) -> object:
         before = int(request.query.get("before", LEDGER_ID_MAX))
@@ -473,11 +474,7 @@ class ApiV2:
         operation = self._operations.find(request.query["operation_id"])
         if operation is None:
             raise HttpError(HTTPStatus.NOT_FOUND, "there is no such operation, or it ended long ago")
-        return _shown(operation)
-
-
-def _shown(operation: LongOperation) -> dict[str, object]:
-    return {**dataclasses.asdict(operation), "progress": list(operation.progress)}
+        return operation.as_json()
 
 
 def _paged(name: str, ids: Sequence[int], limit: int) -> dict[str, object]:

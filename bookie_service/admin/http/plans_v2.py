@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from bkspark.errors import ConfigurationError
 from bkspark.metadata.bookie_plans import MAINTENANCE, QUARANTINE, BookiePlan
 from bkspark.security.roles import Role
 from bookie_service.admin.http.messages import Call, HttpError, HttpRequest
@@ -112,8 +111,9 @@ class PlanPaths:
             audit(request.who, f"drain bookie {bookie}", bookie=bookie)
         elif rate:
             audit(request.who, f"set the rate of the drain of bookie {bookie} to {rate}", bookie=bookie, rate=rate)
-        if any(each.kind == "drain" and each.subject == bookie for each in self._operations.unfinished()):
-            raise ConfigurationError(f"this process drains bookie {bookie} already, with the new rate if one is given")
+        for each in self._operations.unfinished():
+            if each.kind == "drain" and each.subject == bookie:
+                return each.as_json()  # this process drains it already, with the new rate if one is given
 
         async def run(operation: LongOperation) -> dict[str, object]:
             moved = await self._cluster.drain(
@@ -124,4 +124,4 @@ class PlanPaths:
         operation = self._operations.begin("drain", bookie, request.who, "repair", run)
         if before is not None:
             audit(request.who, f"continue to drain bookie {bookie}", bookie=bookie)
-        return {**dataclasses.asdict(operation), "progress": list(operation.progress)}
+        return operation.as_json()
