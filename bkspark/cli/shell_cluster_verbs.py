@@ -70,11 +70,13 @@ def _host(bookie: dict[str, Any]) -> str:
 
 
 def bookie_info(shell: Shell, options: Options) -> int:
-    found = [each for each in shell.output("cluster", "bookies")["bookies"] if each["total_bytes"] is not None]
-    for each in found:
-        print(f"{each['id']}  free={each['free_bytes']}  total={each['total_bytes']}")
-    print(f"Total free disk space in the cluster: free={sum(each['free_bytes'] for each in found)}")
-    print(f"Total disk capacity in the cluster: total={sum(each['total_bytes'] for each in found)}")
+    answer = shell.output("cluster", "bookies")
+    for each in answer["bookies"]:
+        free, total = each["free_bytes"], each["total_bytes"]
+        if total is not None:
+            print(f"{each['id']}  free={'unknown' if free is None else free}  total={total}")
+    print(f"Total free disk space in the cluster: free={answer['free_bytes']}")
+    print(f"Total disk capacity in the cluster: total={answer['total_bytes']}")
     return 0
 
 

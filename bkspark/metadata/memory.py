@@ -122,7 +122,7 @@ class MemoryStore:
             for path, node in reversed(undo):
                 self._restore(path, node)
             raise
-        self._tell([path for path, _ in undo])
+        self._notify([path for path, _ in undo])
         if fault is Fault.LOST_AFTER:
             raise MetadataError("the connection to the metadata store was lost")
         return created
@@ -182,9 +182,9 @@ class MemoryStore:
     def _remove(self, path: str) -> None:
         self._nodes.pop(path)
         self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
-        self._tell([path])
+        self._notify([path])
 
-    def _tell(self, paths: list[str]) -> None:
+    def _notify(self, paths: list[str]) -> None:
         changed, parents = set(paths), {parent_of(path) for path in paths}
         for path, of_children, callback in tuple(self._watches):
             if path in (parents if of_children else changed):

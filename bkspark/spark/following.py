@@ -185,7 +185,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
             await self._report(logs, ends, readable)
             return self._ending(ends, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
-        self._tell_gone(noted, logs)
+        self._report_gone(noted, logs)
         begins = {name: await log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
         await self._begun(begins)
         ends = await self._ends(logs, noted, begins, readable, limit)
@@ -317,7 +317,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         last = self._form.from_json(end, CHECKPOINT)
         if logs is None:
             logs = await self._refresh(planner)
-        self._tell_gone(last, logs)
+        self._report_gone(last, logs)
         ranges: list[EntryRange] = []
         begins: dict[str, Position] = {}
         for name in sorted(last.keys() & logs.keys()):
@@ -341,7 +341,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     def stop(self) -> None:
         """Do nothing: connections end with the process."""
 
-    def _tell_gone(self, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
+    def _report_gone(self, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
         for name in sorted(noted.keys() - logs.keys()):
             on_loss(self._options, noted[name], "deleted")
 

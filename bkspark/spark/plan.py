@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from bkspark.spark.ranges import (
     ReadableSegment,
     amount,
     at_least,
+    check_tasks,
     partition_count,
     share,
     split,
@@ -446,13 +448,16 @@ class ReadPlanner:
         Raises:
             DataLoss: a ledger is gone, or ends before the range does (failOnDataLoss; otherwise it is left out).
             DecryptionFailed: a ledger is encrypted, and its key is missing or wrong.
+            ConfigurationError: the tasks would be too many.
         """
         options = self._options
         count = partition_count(ranges, options.partition_bytes_max, options.partitions_min, os.cpu_count() or 1)
+        check_tasks(count, ranges)
         groups = share(ranges, count)
         if options.partitions_min is not None:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
+            check_tasks(sum(math.ceil(sum(map(len, each)) / options.partition_entries_max) for each in groups), ranges)
             groups = split(groups, options.partition_entries_max)
         has_times = options.reads_logs and options.include_metadata
         if (options.reads_logs or options.reads_topics) and not has_times and len(ranges) > OPENED_LEDGERS_MAX:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
 
 LEDGER_OPEN_BYTES = 64 * 1024
@@ -28,6 +29,9 @@ PARTITION_LEDGERS_MAX = 1000
 
 PARTITION_BYTES_MIN = 16 << 20
 """Below this a task costs more to start than to run, so idle slots alone are not a reason to split further."""
+
+TASKS_MAX = 1_000_000
+"""Spark's driver holds every task, and metadata may claim more entries and bytes than any ledger has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,18 @@ def partition_count(
     by_ledgers = math.ceil(len(ranges) / PARTITION_LEDGERS_MAX)
     least = min(slots, size // PARTITION_BYTES_MIN) if partitions_min is None else partitions_min
     return min(max(by_size, by_ledgers, least, 1), sum(len(entries) for entries in ranges))
+
+
+def check_tasks(count: int, ranges: Sequence[EntryRange]) -> None:
+    """Raises ConfigurationError: these are too many tasks for one read of the ranges."""
+    if count <= TASKS_MAX:
+        return
+    largest = max(ranges, key=lambda entries: (entries.size, len(entries)))
+    raise ConfigurationError(
+        f"the read would have {count} tasks, and {TASKS_MAX} are the most: read fewer entries (ledger"
+        f" {largest.ledger_id} has {len(largest)} of them, {largest.size} bytes), raise maxPartitionBytes or"
+        " maxEntriesPerPartition, or lower minPartitions"
+    )
 
 
 def share(ranges: Sequence[EntryRange], count: int) -> list[tuple[EntryRange, ...]]:

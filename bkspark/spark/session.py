@@ -32,8 +32,8 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
                 f"'{name}' is not a setting of Spark, which would ignore it: settings begin with spark and "
                 "have __ in place of dots, as spark__sql__shuffle__partitions"
             )
-    # A python3 of another environment may lack the packages of this one. Where it is of this one, it is not named by
-    # its place: executors of a cluster look for it in their own PATH, and have no such folder.
+    # The python3 in PATH may belong to another environment, which may lack packages. If it belongs to this one, its
+    # path is not set: the executors of a cluster find python3 in their own PATH, and may not have this path.
     if not is_own(WORKERS_DEFAULT):
         os.environ.setdefault(VARIABLE, sys.executable)
     builder = SparkSession.builder.appName(app_name)
@@ -43,6 +43,6 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
     for name, value in (SETTINGS | given).items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
-    # Spark need not look for sources then, which fails on a loaded machine: a worker has ten seconds to start.
+    # Otherwise Spark would start a Python worker to find the source. On a loaded machine this fails after ten seconds.
     register(made)
     return made

@@ -134,7 +134,7 @@ def test_no_lac_above_the_last_entry_is_reported(serving: Serving, lac: int) -> 
 
 @pytest.mark.parametrize("size", [16, 23, 24])
 def test_an_entry_that_ends_before_its_lac_has_no_lac(peer: Peer, size: int) -> None:
-    """Apache's bookies take entries of any size."""
+    """A bookie needs no more of an entry than its ids: Apache's bookies ask for the LAC and the length, too."""
     body = entry(7, 6)[:size]
     data = struct.pack(">ii", 24 + len(body), v2.header_word(v2.ADD)) + KEY + body
     assert added(peer, data) == [Status.EOK]

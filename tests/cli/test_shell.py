@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
 import random
 import socket
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
+from bkspark.cli.shell_cluster_verbs import bookie_info
+from bkspark.cli.shell_language import Shell as VerbShell
 from bkspark.cli.shell_verbs import VERBS, table
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
@@ -74,6 +79,25 @@ def test_wrong_use_ends_with_255_and_one_line(
         assert said in found, (words, found)
         assert found.count("\n") == 1, (words, found)
     assert "listunderreplicated" in shell("help")
+
+
+def test_bookie_that_says_no_free_bytes_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both amounts are optional in the protocol."""
+    known = {"id": "a:3181", "free_bytes": 1, "total_bytes": 10}
+    partly = {"id": "b:3181", "free_bytes": None, "total_bytes": 20}
+    silent = {"id": "c:3181", "free_bytes": None, "total_bytes": None}
+
+    def answer(words: Sequence[str]) -> int:
+        print(json.dumps({"bookies": [known, partly, silent], "free_bytes": 1, "total_bytes": 30}))
+        return 0
+
+    assert bookie_info(VerbShell(answer, uri="zk://z:2181/ledgers"), argparse.Namespace()) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a:3181  free=1  total=10",
+        "b:3181  free=unknown  total=20",
+        "Total free disk space in the cluster: free=1",
+        "Total disk capacity in the cluster: total=30",
+    ]
 
 
 @pytest.mark.cluster

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,14 +14,6 @@ from tests.simulation.full_drains import DrainSchedule
 SCHEDULES = 40
 MUTANT_SCHEDULES = 40
 _PARTS = 2
-
-
-@pytest.fixture(autouse=True)
-def quiet_processes() -> Iterator[None]:
-    """Bookies and autorecovery log each error that they meet."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))

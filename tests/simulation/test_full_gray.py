@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,14 +11,6 @@ from tests.simulation.planted_gray import GRAY_MUTANTS, GrayMutant
 
 SCHEDULES = 12
 MUTANT_SCHEDULES = 24
-
-
-@pytest.fixture(autouse=True)
-def quiet_bookies() -> Iterator[None]:
-    """Bookies log each error that they answer."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_writer_is_not_held_back_by_a_gray_bookie_and_takes_it_back() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
@@ -31,14 +30,6 @@ from tests.simulation.virtual_loop import VirtualLoop
 
 _T = TypeVar("_T")
 LAC_LOW_BYTE = 23
-
-
-@pytest.fixture(autouse=True)
-def quiet_bookies() -> Iterator[None]:
-    """Bookies log each error that they answer."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def on_cluster(bookies: int, work: Callable[[Cluster], Awaitable[_T]], seed: int = 1) -> _T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 import pytest
@@ -13,14 +12,6 @@ from tests.simulation.planted_tails import TAIL_MUTANTS, TailMutant
 
 SCHEDULES = 60
 MUTANT_SCHEDULES = 30
-
-
-@pytest.fixture(autouse=True)
-def quiet_bookies() -> object:
-    """Bookies log each error that they answer."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_no_checker_complains_of_readers_that_follow_and_of_ledgers_with_relaxed_durability() -> None:

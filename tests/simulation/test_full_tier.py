@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -30,14 +29,6 @@ from tests.simulation.virtual_loop import VirtualLoop
 SCHEDULES = 100
 _PARTS = 4
 _T = TypeVar("_T")
-
-
-@pytest.fixture(autouse=True)
-def quiet_bookies() -> object:
-    """Bookies log each error that they answer."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))

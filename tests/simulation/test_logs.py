@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +13,6 @@ from tests.planting import replaced
 from tests.simulation.full_logs import LogSchedule, Term, log_faults
 
 SCHEDULES = 40
-
-
-@pytest.fixture(autouse=True)
-def quiet_bookies() -> Iterator[None]:
-    """Bookies log each error that they answer."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_duelling_leaders_never_interleave_and_lose_nothing() -> None:

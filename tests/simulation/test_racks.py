@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.full_racks import BOOKIES_PER_HOST, HOSTS_PER_RACK, RackSchedule
 from tests.simulation.mutants import Mutant, hunt
 from tests.simulation.racks import MUTANTS, SCHEDULES_MAX, violations_of
-
-
-@pytest.fixture(autouse=True)
-def quiet_processes() -> Iterator[None]:
-    """Bookies and autorecovery log each error that they meet."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

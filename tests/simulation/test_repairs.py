@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.mutants import Mutant, complaint_of, hunt
@@ -15,14 +12,6 @@ _PARTS = 2
 QUICK_SCHEDULES = 40
 QUICK = ("acks not awaited", "only first slots")
 """Noticed within a few schedules; the command hunts them all."""
-
-
-@pytest.fixture(autouse=True)
-def quiet_processes() -> Iterator[None]:
-    """Bookies and autorecovery log each error that they meet."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))

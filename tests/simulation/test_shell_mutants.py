@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.full_schedule import run_full
@@ -12,14 +9,6 @@ from tests.simulation.mutants import Mutant, complaint_of, hunt
 from tests.simulation.shell_mutants import DIRECTED, EQUIVALENT, MUTANTS
 
 QUICK_SCHEDULES = 600
-
-
-@pytest.fixture(autouse=True)
-def quiet_bookies() -> Iterator[None]:
-    """Bookies log each error that they answer."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def violations_of(seed: int) -> list[str]:

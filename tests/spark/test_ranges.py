@@ -1,9 +1,13 @@
+import asyncio
 import pickle
 import random
 
 import pytest
 
+from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import (
     PARTITION_BYTES_MIN,
     EntryRange,
@@ -171,3 +175,15 @@ def test_limit_is_shared_out_evenly_and_wholly():
         given = fair_share(wanted, total)
         assert sum(given) == min(total, sum(wanted))
         assert all(0 <= got <= want for got, want in zip(given, wanted))
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [({}, 1 << 62), ({"maxEntriesPerPartition": "1"}, 9), ({"minPartitions": "1000001"}, 9)],
+)
+def test_read_of_too_many_tasks_is_refused_before_they_are_made(given, size):
+    """A ledger that was closed at a false LAC claims that many entries."""
+    options = SourceOptions.parse({"uri": "zk://127.0.0.1:1/ledgers", "ledgers": "7", **given}).for_batch_read()
+    planner = ReadPlanner(None, options)
+    with pytest.raises(ConfigurationError, match=r"ledger 7 has 4611686018427387904 of them.*raise maxPartitionBytes"):
+        asyncio.run(planner.partitions([EntryRange(0, 7, 0, 1 << 62, size)]))

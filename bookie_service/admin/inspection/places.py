@@ -26,8 +26,8 @@ SOMETIMES = frozenset({"garbage"})
 
 
 def directories_below(files: ReadOnlyFiles, path: str) -> list[str]:
-    """Return the directories at a path that may hold a bookie's files: itself, or `current` in it or one below.
-    deeper.
+    """Return the directories at a path that may hold a bookie's files: the path itself if it is a `current` directory,
+    otherwise the `current` directories in it and in the directories directly below it.
 
     Raises:
         ConfigurationError: it is neither a file nor a directory.
