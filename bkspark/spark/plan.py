@@ -4,7 +4,6 @@ alone."""
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -35,7 +34,6 @@ from bkspark.spark.ranges import (
     ReadableSegment,
     amount,
     at_least,
-    check_tasks,
     partition_count,
     share,
     split,
@@ -452,12 +450,10 @@ class ReadPlanner:
         """
         options = self._options
         count = partition_count(ranges, options.partition_bytes_max, options.partitions_min, os.cpu_count() or 1)
-        check_tasks(count, ranges)
         groups = share(ranges, count)
         if options.partitions_min is not None:
             groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
-            check_tasks(sum(math.ceil(sum(map(len, each)) / options.partition_entries_max) for each in groups), ranges)
             groups = split(groups, options.partition_entries_max)
         has_times = options.reads_logs and options.include_metadata
         if (options.reads_logs or options.reads_topics) and not has_times and len(ranges) > OPENED_LEDGERS_MAX:

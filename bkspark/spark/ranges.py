@@ -207,7 +207,7 @@ def partition_count(
     return min(max(by_size, by_ledgers, least, 1), sum(len(entries) for entries in ranges))
 
 
-def check_tasks(count: int, ranges: Sequence[EntryRange]) -> None:
+def _check_tasks(count: int, ranges: Iterable[EntryRange]) -> None:
     """Raises ConfigurationError: these are too many tasks for one read of the ranges."""
     if count <= TASKS_MAX:
         return
@@ -220,7 +220,12 @@ def check_tasks(count: int, ranges: Sequence[EntryRange]) -> None:
 
 
 def share(ranges: Sequence[EntryRange], count: int) -> list[tuple[EntryRange, ...]]:
-    """Return `ranges`, in order, cut and packed into at most `count` non-empty groups of about equal weight."""
+    """Return `ranges`, in order, cut and packed into at most `count` non-empty groups of about equal weight.
+
+    Raises:
+        ConfigurationError: `count` is above TASKS_MAX.
+    """
+    _check_tasks(count, ranges)
     total = sum(_weight(entries) for entries in ranges)
     groups: list[tuple[EntryRange, ...]] = []
     group: list[EntryRange] = []
@@ -255,8 +260,13 @@ def _part(entries: EntryRange, first: int, end: int) -> EntryRange:
     return EntryRange(entries.ordinal, entries.ledger_id, first, end, size, entries.log)
 
 
-def split(groups: Iterable[tuple[EntryRange, ...]], entries_max: int) -> list[tuple[EntryRange, ...]]:
-    """Return the groups in order, each of more than `entries_max` entries cut into several."""
+def split(groups: Sequence[tuple[EntryRange, ...]], entries_max: int) -> list[tuple[EntryRange, ...]]:
+    """Return the groups in order, each of more than `entries_max` entries cut into several.
+
+    Raises:
+        ConfigurationError: these would be more than TASKS_MAX.
+    """
+    _check_tasks(sum(-(-sum(map(len, group)) // entries_max) for group in groups), itertools.chain(*groups))
     found: list[tuple[EntryRange, ...]] = []
     for group in groups:
         part: list[EntryRange] = []
