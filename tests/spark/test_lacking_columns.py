@@ -56,9 +56,7 @@ def test_column_that_the_first_entries_lack_is_not_lost_silently(cluster, client
     dropping = source(cluster, name, payload_format, mode="DROPMALFORMED")
     with client.log(name).open_for_writing() as writer:
         writer.append_many([later])
-    with pytest.raises(
-        MalformedPayload, match="has a column 'b', which this read does not have: name the columns"
-    ):
+    with pytest.raises(MalformedPayload, match="has a column 'b', which this read does not have: name the columns"):
         rows(*fail_fast)
     kept = later.decode() if payload_format == "json" else later
     assert rows(*permissive) == [{"a": 1, "_corrupt_record": None}, {"a": None, "_corrupt_record": kept}]
