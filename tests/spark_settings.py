@@ -5,8 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-SHORT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""For short jobs: much compiling and parallel collection do not pay off on two cores."""
+SHORT_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For short jobs: much compiling and parallel collection do not pay off on two cores, nor does verifying the classes of
+released jars."""
 INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",

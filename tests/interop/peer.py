@@ -25,7 +25,9 @@ NETTY_OPTIONS = (
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
 )
 """What netty's direct buffers need."""
-JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *NETTY_OPTIONS)
+UNVERIFIED = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
+"""Classes of released jars need not be verified each time."""
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *UNVERIFIED, *NETTY_OPTIONS)
 """For a short life in little memory."""
 
 
