@@ -45,7 +45,7 @@ async def test_record_of_a_later_version_is_refused(logs: Logs) -> None:
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_of_two_processes_that_publish_a_version_at_once_one_publishes_it(turns: int) -> None:
+def test_one_of_two_processes_that_publish_a_version_at_once_publishes_it(turns: int) -> None:
     @in_logs("a", "b")
     async def test(logs: Logs) -> None:
         mine = [await logs.part("a", 1), await logs.part("b", 2)]
