@@ -157,7 +157,7 @@ def test_requests_that_wait_are_copied_out_of_the_receive_buffer(twin: BookieTwi
     assert [v2_answer(frame) for frame in peer.frames()] == [v2_expected(LARGE, 0), v2_expected(LARGE, 1)]
 
 
-def test_requests_that_wait_keep_their_transactions_when_later_ones_are_refused(twin: BookieTwin) -> None:
+def test_requests_that_wait_keep_their_transactions_when_those_after_them_are_refused(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(waiting_max=3)), Peer()
     assert bench.reads.refused == 0
     asked = [(LARGE, entry_id % 4) for entry_id in range(5)]
@@ -239,7 +239,7 @@ def test_entry_is_read_with_the_lac_that_is_known_where_the_disk_of_the_last_ent
 # ---- errors ----
 
 
-def test_disk_that_fails_does_not_count_as_a_defect(twin: BookieTwin, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_disk_is_not_logged_as_a_defect(twin: BookieTwin, caplog: pytest.LogCaptureFixture) -> None:
     bench, peer = Bench(twin), Peer()
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
     bench.fail_one()

@@ -181,6 +181,9 @@ def test_a_head_that_names_a_query_has_a_version_that_an_older_bkspark_refuses()
     for wrong in (b'["app",3,7]', b'["app",3,null]', b'["app",3,"q2",1]', b'["app"]'):
         with pytest.raises(MetadataFormat, match=r"last_epochs (has|holds)"):
             formats.decode_head(data.replace(b'["app",3,"q2"]', wrong), "/p")
+    for wrong in (b'["app","3","q2"]', b'["app",-1,"q2"]', b'["app",3.5,"q2"]', b'["app",true,"q2"]'):
+        with pytest.raises(MetadataFormat, match="last_epochs"):
+            formats.decode_head(data.replace(b'["app",3,"q2"]', wrong), "/p")
     for older in (b'"version":1', b'"version":2'):
         with pytest.raises(MetadataFormat, match=r"last_epochs (has|holds)"):
             formats.decode_head(data.replace(b'"version":3', older), "/p")
@@ -197,6 +200,14 @@ def test_a_head_with_slices_has_a_version_that_an_older_bkspark_refuses() -> Non
     for wrong in (b"[12,99,500,0]", b"[12,99,500,100]", b"[12,99,500,-1]", b"[12,99]"):
         with pytest.raises(MetadataFormat):
             formats.decode_head(data.replace(b"[12,99,500,40]", wrong), "/p")
+
+
+@pytest.mark.parametrize(
+    "value", [["age_ms", "bytes"], {"age_ms": 5}, {"age_ms": 5, "bytes": 7, "more": 1}, None], ids=str
+)
+def test_retention_is_an_object_of_its_two_limits(value: object) -> None:
+    with pytest.raises(ValueError, match="retention is not an object of age_ms and bytes"):
+        Retention.from_json(value)
 
 
 def test_a_head_with_times_or_retention_has_a_version_that_an_older_bkspark_refuses() -> None:

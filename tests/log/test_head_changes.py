@@ -236,6 +236,10 @@ def test_trimmed_times_begin_with_those_that_apply_at_the_start() -> None:
     assert times.trimmed(times.EMPTY, Position(2, 5, 0)) == times.EMPTY
 
 
+def test_index_without_a_mark_takes_none_of_a_closed_ledger() -> None:
+    assert times.with_marks(times.EMPTY, (Mark(1, 0, 5),)) == times.EMPTY
+
+
 def test_two_pages_that_span_the_least_time_for_their_age_are_joined() -> None:
     pages = (page_ref(0, 0), page_ref(1, 500), page_ref(2, 600))
     marks = (Mark(3, 0, 700), Mark(4, 0, 800), Mark(5, 0, 10_000))

@@ -15,7 +15,7 @@ from bkspark.log.retention import Retention
 from bkspark.log.store import AppendOutcome, LogStore
 from bkspark.log.times import RECENT_MAX, Mark, OpenTimes
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation, Stat
+from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
 from tests.log.world import World, closed, in_world
 
 WRITER = "a" * 16
@@ -283,3 +283,32 @@ async def test_a_change_is_tried_again_after_each_lost_connection_but_the_last(w
         await world.store.append_ledgers("x", closed(8))
     assert not world.server.faults, "one more try would have been one too many"
     assert await world.ids() == [7]
+
+
+class ContendedTree(MemoryTree):
+    """A session before whose next calls of `set` the same node is written by another one."""
+
+    writes_before = 0
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        if self.writes_before:
+            self.writes_before -= 1
+            await super().set(path, (await self.get(path))[0], ANY_VERSION)
+        return await super().set(path, data, version)
+
+
+@in_world
+async def test_a_reader_moves_forward_though_its_registration_was_written_twice_meanwhile(world: World) -> None:
+    """The answers of its own earlier calls may have been lost."""
+    await world.publish(7, 8)
+    tree = ContendedTree(world.server, session_id=1_002, timeout_s=10.0)
+    consumers = LogStore(tree, "/ledgers").consumers
+    consumer = await consumers.register("x", "etl", Position.beginning(0), 1_000)
+    tree.writes_before = 2
+    consumer = await consumers.advance("x", consumer, Position(0, 7, 5))
+    assert await consumers.all("x") == [consumer]
+    assert consumer.position == Position(0, 7, 5)
+    tree.writes_before = 3
+    with pytest.raises(MetadataError, match="consumer etl of log x was changed repeatedly"):
+        await consumers.advance("x", consumer, Position(1, 8, 0))
+    assert (tree.writes_before, [each.position for each in await consumers.all("x")]) == (0, [Position(0, 7, 5)])

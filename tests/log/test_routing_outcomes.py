@@ -1,0 +1,63 @@
+"""How a commit to several logs ends that is disturbed: by lost connections, a later version, or another process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.errors import MetadataError, MetadataFormat
+from bkspark.log.formats import Publisher
+from bkspark.log.heads import CONNECTION_LOSSES_MAX
+from bkspark.log.routing import RoutedCommits, _record_path
+from bkspark.metadata.memory import Fault
+from bkspark.metadata.tree import ANY_VERSION
+from tests.log.test_routing import Q0, Logs, in_logs
+
+
+@in_logs("a", "b")
+async def test_commit_whose_connection_is_lost_again_and_again_says_whether_its_outcome_is_known(logs: Logs) -> None:
+    def lose() -> None:
+        first = logs.server.writes
+        logs.server.faults.update((first + number, Fault.LOST_BEFORE) for number in range(CONNECTION_LOSSES_MAX))
+
+    parts = [await logs.part("a", 1), await logs.part("b", 2)]
+    lose()
+    # The first commit of all makes room for its record before its transaction.
+    with pytest.raises(MetadataError, match="a commit to 2 logs: nothing was published: the connection"):
+        await logs.commits.publish(parts, "j1", Q0)
+    assert await logs.commits.publish(parts, "j1", Q0)
+    parts = [await logs.part("a", 3), await logs.part("b", 4)]
+    lose()
+    with pytest.raises(MetadataError, match="a commit to 2 logs: whether it took effect is unknown: the connection"):
+        await logs.commits.publish(parts, "j1", Publisher("q", 1))
+    assert not logs.server.faults
+    assert await logs.content() == {"a": [1], "b": [2]}
+
+
+@in_logs("a")
+async def test_record_of_a_later_version_is_refused(logs: Logs) -> None:
+    await logs.commit(Q0, a=1)
+    tree = logs.server.session()
+    await tree.set(_record_path(Q0.name), b'{"version":99}', ANY_VERSION)
+    with pytest.raises(MetadataFormat, match="use a newer bkspark"):
+        await logs.commit(Publisher("q", 1), a=2)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_one_of_two_processes_that_publish_a_version_at_once_publishes_it(turns: int) -> None:
+    @in_logs("a", "b")
+    async def test(logs: Logs) -> None:
+        mine = [await logs.part("a", 1), await logs.part("b", 2)]
+        theirs = [await logs.part("a", 3), await logs.part("b", 4)]
+
+        async def later() -> bool:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            return await RoutedCommits(logs.another_store()).publish(theirs, "j2", Q0)
+
+        published = await asyncio.gather(logs.commits.publish(mine, "j1", Q0), later())
+        assert sorted(published) == [False, True]
+        assert await logs.content() == ({"a": [1], "b": [2]} if published[0] else {"a": [3], "b": [4]})
+
+    test()
