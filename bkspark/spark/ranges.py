@@ -207,8 +207,34 @@ def partition_count(
     return min(max(by_size, by_ledgers, least, 1), sum(len(entries) for entries in ranges))
 
 
-def check_tasks(count: int, ranges: Sequence[EntryRange]) -> None:
-    """Raises ConfigurationError: these are too many tasks for one read of the ranges."""
+def tasks(
+    ranges: Sequence[EntryRange],
+    partition_bytes_max: int,
+    partitions_min: int | None,
+    entries_max: int | None,
+    slots: int,
+) -> list[tuple[EntryRange, ...]]:
+    """Return `ranges`, in order, divided among tasks.
+
+    Args:
+        entries_max: of a task; None: any number.
+        partition_bytes_max, partitions_min, slots: as of `partition_count`.
+
+    Raises:
+        ConfigurationError: there would be too many tasks.
+    """
+    count = partition_count(ranges, partition_bytes_max, partitions_min, slots)
+    _check_tasks(count, ranges)
+    groups = share(ranges, count)
+    if partitions_min is not None:
+        groups = at_least(groups, partitions_min)
+    if entries_max is not None:
+        _check_tasks(sum(math.ceil(sum(map(len, group)) / entries_max) for group in groups), ranges)
+        groups = split(groups, entries_max)
+    return groups
+
+
+def _check_tasks(count: int, ranges: Sequence[EntryRange]) -> None:
     if count <= TASKS_MAX:
         return
     largest = max(ranges, key=lambda entries: (entries.size, len(entries)))
