@@ -27,17 +27,7 @@ from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
-from bkspark.spark.ranges import (
-    Backlog,
-    EntryRange,
-    PackedRanges,
-    ReadableSegment,
-    amount,
-    at_least,
-    partition_count,
-    share,
-    split,
-)
+from bkspark.spark.ranges import Backlog, EntryRange, PackedRanges, ReadableSegment, amount, tasks
 from bkspark.spark.selection import chosen_entries, has_metadata
 from bkspark.spark.stored_ledgers import Pick, selected_ledgers, stored_ledgers
 from bkspark.wall_clock import wall_clock_ms
@@ -449,12 +439,13 @@ class ReadPlanner:
             ConfigurationError: the tasks would be too many.
         """
         options = self._options
-        count = partition_count(ranges, options.partition_bytes_max, options.partitions_min, os.cpu_count() or 1)
-        groups = share(ranges, count)
-        if options.partitions_min is not None:
-            groups = at_least(groups, options.partitions_min)
-        if options.partition_entries_max is not None:
-            groups = split(groups, options.partition_entries_max)
+        groups = tasks(
+            ranges,
+            options.partition_bytes_max,
+            options.partitions_min,
+            options.partition_entries_max,
+            slots=os.cpu_count() or 1,
+        )
         has_times = options.reads_logs and options.include_metadata
         if (options.reads_logs or options.reads_topics) and not has_times and len(ranges) > OPENED_LEDGERS_MAX:
             password = options.ledger_password

@@ -207,8 +207,34 @@ def partition_count(
     return min(max(by_size, by_ledgers, least, 1), sum(len(entries) for entries in ranges))
 
 
-def _check_tasks(count: int, ranges: Iterable[EntryRange]) -> None:
-    """Raises ConfigurationError: these are too many tasks for one read of the ranges."""
+def tasks(
+    ranges: Sequence[EntryRange],
+    partition_bytes_max: int,
+    partitions_min: int | None,
+    entries_max: int | None,
+    slots: int,
+) -> list[tuple[EntryRange, ...]]:
+    """Return `ranges`, in order, divided among tasks.
+
+    Args:
+        entries_max: of a task; None: any number.
+        partition_bytes_max, partitions_min, slots: as of `partition_count`.
+
+    Raises:
+        ConfigurationError: there would be too many tasks.
+    """
+    count = partition_count(ranges, partition_bytes_max, partitions_min, slots)
+    _check_tasks(count, ranges)
+    groups = share(ranges, count)
+    if partitions_min is not None:
+        groups = at_least(groups, partitions_min)
+    if entries_max is not None:
+        _check_tasks(sum(math.ceil(sum(map(len, group)) / entries_max) for group in groups), ranges)
+        groups = split(groups, entries_max)
+    return groups
+
+
+def _check_tasks(count: int, ranges: Sequence[EntryRange]) -> None:
     if count <= TASKS_MAX:
         return
     largest = max(ranges, key=lambda entries: (entries.size, len(entries)))
@@ -220,12 +246,7 @@ def _check_tasks(count: int, ranges: Iterable[EntryRange]) -> None:
 
 
 def share(ranges: Sequence[EntryRange], count: int) -> list[tuple[EntryRange, ...]]:
-    """Return `ranges`, in order, cut and packed into at most `count` non-empty groups of about equal weight.
-
-    Raises:
-        ConfigurationError: `count` is above TASKS_MAX.
-    """
-    _check_tasks(count, ranges)
+    """Return `ranges`, in order, cut and packed into at most `count` non-empty groups of about equal weight."""
     total = sum(_weight(entries) for entries in ranges)
     groups: list[tuple[EntryRange, ...]] = []
     group: list[EntryRange] = []
@@ -260,13 +281,8 @@ def _part(entries: EntryRange, first: int, end: int) -> EntryRange:
     return EntryRange(entries.ordinal, entries.ledger_id, first, end, size, entries.log)
 
 
-def split(groups: Sequence[tuple[EntryRange, ...]], entries_max: int) -> list[tuple[EntryRange, ...]]:
-    """Return the groups in order, each of more than `entries_max` entries cut into several.
-
-    Raises:
-        ConfigurationError: these would be more than TASKS_MAX.
-    """
-    _check_tasks(sum(-(-sum(map(len, group)) // entries_max) for group in groups), itertools.chain(*groups))
+def split(groups: Iterable[tuple[EntryRange, ...]], entries_max: int) -> list[tuple[EntryRange, ...]]:
+    """Return the groups in order, each of more than `entries_max` entries cut into several."""
     found: list[tuple[EntryRange, ...]] = []
     for group in groups:
         part: list[EntryRange] = []
