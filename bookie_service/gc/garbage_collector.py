@@ -250,7 +250,7 @@ class GarbageCollector:
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
             await self._flush()
-        self._store.watch_writes()
+        self._store.watch.begin()
         try:
             await self._drop_deleted(report, is_forced)
             if is_forced or self._is_overreplication_due():
@@ -258,7 +258,7 @@ class GarbageCollector:
         except BookKeeperError as error:
             self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
         finally:
-            self._store.end_watch()
+            self._store.watch.end()
         if is_flushed:
             await self._apart(self._store.seal_logs)
         await self._collect_logs(self._level(is_forced, major, minor), report)
@@ -294,7 +294,7 @@ class GarbageCollector:
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
         """Drop the ledgers that have nothing left to flush, and were not written since the proofs began. A later pass
         proves again that the others are deleted."""
-        ledger_ids = await self._apart(self._store.unwritten, ledger_ids)
+        ledger_ids = await self._apart(self._store.watch.unwritten, ledger_ids)
         await self._apart(self._store.read_ahead_of_drop, ledger_ids)
         fenced = []
         async for ledger_id in _in_turns(ledger_ids):

@@ -55,6 +55,7 @@ from bookie_service.storage.ledgers.read_each import Look
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_appenders import flush_appender
@@ -136,8 +137,7 @@ class BaseLedgerStorage(ABC):
         """Ledgers of all flushes since the marks last advanced, including the current flush. Emptied by `end_flush`."""
         self._unmarked_bytes = 0
         """How many bytes those flushes wrote."""
-        self._watched: set[int] | None = None
-        """Ledgers of the flushes that began since `watch_writes`; None: they are not noted. Filled by `begin_flush`."""
+        self.watch = WriteWatch()
         self.writing = threading.Lock()
         """Held by a thread that changes entry logs or the index."""
         # Last, because what it finds may put ledgers into limbo.
@@ -367,8 +367,7 @@ class BaseLedgerStorage(ABC):
             ledger.generation += 1
             headers.append(_header_of(ledger))
         self._unmarked.update(self._flushing.ledgers, self._changed)
-        if self._watched is not None:
-            self._watched.update(self._flushing.ledgers, self._changed)
+        self.watch.note(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
         self._changed.clear()
         is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
@@ -470,19 +469,6 @@ class BaseLedgerStorage(ABC):
                     found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
 
-    def watch_writes(self) -> None:
-        self._watched = set()
-
-    def end_watch(self) -> None:
-        self._watched = None
-
-    def unwritten(self, ledger_ids: Sequence[int]) -> list[int]:
-        return [each for each in ledger_ids if not self._is_written(each)]
-
-    def _is_written(self, ledger_id: int) -> bool:
-        """Return whether a ledger was written since `watch_writes`. What is not settled yet is not seen here."""
-        return self._watched is not None and ledger_id in self._watched
-
     def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
         view = self.index.view(1)
         try:
@@ -521,7 +507,7 @@ class BaseLedgerStorage(ABC):
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
         for ledger_id in ledger_ids:
-            if self._is_settled(ledger_id) and not self._is_written(ledger_id):
+            if self._is_settled(ledger_id) and self.watch.unwritten([ledger_id]):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:

@@ -29,6 +29,7 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs.entry_log import EntryLogs
 
 
@@ -269,6 +270,8 @@ class LedgerStorage(Protocol):
     limbo: Limbo
     active: MemTable
     """The half of the write cache that takes entries."""
+    watch: WriteWatch
+    """Notes, for garbage collection, which ledgers are written: `drop` keeps these."""
     disks: DiskWork
     """Does work for several ledger directories at the same time."""
     writing: threading.Lock
@@ -409,18 +412,6 @@ class LedgerStorage(Protocol):
 
         A ledger counts as fenced if that is unknown, because its header is unreadable or it is in doubt.
         """
-
-    def watch_writes(self) -> None:
-        """Begin to note which ledgers are written: `drop` keeps these. For proofs that ledgers are deleted.
-
-        A ledger that is written after the proofs began may have been created again with the id of the deleted one.
-        """
-
-    def end_watch(self) -> None:
-        """Forget which ledgers were written since `watch_writes`."""
-
-    def unwritten(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Return those of the ledgers that were not written since `watch_writes`. For any thread."""
 
     def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
         """Read what `droppable` will need, so that it does not wait for a disk. On the collector's thread."""
