@@ -250,12 +250,15 @@ class GarbageCollector:
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
             await self._flush()
+        self._store.watch.begin()
         try:
             await self._drop_deleted(report, is_forced)
             if is_forced or self._is_overreplication_due():
                 await self._drop_overreplicated(report)
         except BookKeeperError as error:
             self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
+        finally:
+            self._store.watch.end()
         if is_flushed:
             await self._apart(self._store.seal_logs)
         await self._collect_logs(self._level(is_forced, major, minor), report)
@@ -289,7 +292,9 @@ class GarbageCollector:
         return 0 < interval_s <= self._clock_s() - self._overreplicated_at
 
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
-        """Drop the ledgers that have nothing left to flush. A later pass drops the others."""
+        """Drop the ledgers that have nothing left to flush, and were not written since the proofs began. A later pass
+        proves again that the others are deleted."""
+        ledger_ids = await self._apart(self._store.watch.unwritten, ledger_ids)
         await self._apart(self._store.read_ahead_of_drop, ledger_ids)
         fenced = []
         async for ledger_id in _in_turns(ledger_ids):
@@ -311,6 +316,11 @@ class GarbageCollector:
         report.dropped_ledgers += len(dropped)
         await self._apart(self._store.sync_dropped, dropped)
         await self._apart(self._store.limbo.end, dropped)
+        if len(dropped) < len(ledger_ids):
+            await self._apart(self._keep_prepared, ledger_ids, dropped)
+
+    def _keep_prepared(self, prepared: Sequence[int], dropped: Sequence[int]) -> None:
+        self._store.keep_prepared(set(prepared).difference(dropped))
 
     def _held(self) -> np.ndarray:
         return ledger_id_sets.union(self._store.index.ledger_ids(), self._store.limbo.ledger_ids)

@@ -160,6 +160,48 @@ def test_ledger_that_comes_back_between_two_rounds_is_kept(tmp_path: Path, is_fo
     bench.store.close()
 
 
+class ReusedId(FakeCluster):
+    """After the direct read of ledger 1 a client creates it again, and adds to it."""
+
+    def __init__(self, create: Callable[[], None]) -> None:
+        super().__init__()
+        self._create = create
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        is_deleted = await super().is_deleted(ledger_id)
+        if ledger_id == 1:
+            self._create()
+        return is_deleted
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_ledger_that_is_created_again_with_the_same_id_after_its_direct_read_is_kept(
+    tmp_path: Path, is_forced: bool
+) -> None:
+    """The reads of all missing ledgers may take minutes. By then its entries are flushed, and before the marks."""
+    bench = with_ledgers(tmp_path, 3)
+    rounds = 0
+
+    def create() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 2:
+            bench.put(1, range(3, 6))
+            bench.flush()
+
+    bench.cluster = ReusedId(create)
+    bench.cluster.existing |= {0, OF_OTHERS}
+    report = bench.collect() if is_forced else bench.collect_in_passes(2)
+    assert report.dropped_ledgers == 1, "ledger 2 is deleted"
+    bench.reopen()
+    assert bench.holds(1, range(3, 6))
+    assert bench.store.index.all_lost() == []
+    (path,) = tmp_path.rglob("1.idx")
+    path.unlink()
+    assert bench.store.index.all_lost() == [1], "the loss of its index file is noticed as before"
+    bench.store.close()
+
+
 class RecordingMetadataView(FakeCluster):
     """Notes what it is asked, in order."""
 

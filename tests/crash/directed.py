@@ -260,6 +260,39 @@ def create_during_listing() -> None:
     audit(twin, twin.history)
 
 
+class _ReusedId(DoubtfulMetadataView):
+    """After the second direct read of a ledger it is created again."""
+
+    def __init__(self, existing: set[int], create: Callable[[], None]) -> None:
+        super().__init__(existing)
+        self._create = create
+        self._reads = 0
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        is_deleted = await super().is_deleted(ledger_id)
+        self._reads += 1
+        if self._reads == 2:
+            self._create()
+        return is_deleted
+
+
+def create_again_after_direct_read() -> None:
+    """Create a deleted ledger again with the same id, and flush it, after the last proof and before the drop."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    for ledger_id in (1, 2):
+        twin.add(ledger_id, [(0, b"there before")])
+    twin.checkpoint()
+    twin.history.delete(1)
+
+    def create() -> None:
+        del twin.history.deleted[1]
+        twin.add(1, [(1, b"created again")])
+        twin.checkpoint()
+
+    twin.collect(_ReusedId({2}, create))
+    audit(twin, twin.history)
+
+
 def collect_without_metadata() -> None:
     """Collect garbage while the metadata store does not answer."""
     twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())

@@ -403,8 +403,14 @@ MUTANTS = (
     Mutant(
         "own ledgers listed last",
         "S12, BOOKKEEPER-193: a ledger created meanwhile is dropped",
-        collecting.listed_before_own,
+        collecting.listed_last_and_dropped,
         directed.create_during_listing,
+    ),
+    Mutant(
+        "written ledgers dropped",
+        "a ledger that is created again with the same id after its direct read is dropped",
+        collecting.written_dropped,
+        directed.create_again_after_direct_read,
     ),
     _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger again", collecting.no_tombstones, 6),
     _collect("tombstone after the drop", "P21: a crash in between forgets the fence", collecting.late_tombstones),

@@ -19,13 +19,14 @@ from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.tombstones import Tombstones
+from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs import compaction
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import EntryLogs
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile
-from tests.planting import Plant, changed, replaced
+from tests.planting import Plant, both, changed, replaced
 
 # ---- rewriting a log ----
 
@@ -250,3 +251,13 @@ def forgotten_fence() -> Plant:
 
 def removed_without_a_note() -> Plant:
     return replaced(PerLedgerIndex, "disown", lambda self, ledger_ids: None)
+
+
+def written_dropped() -> Plant:
+    """A ledger that is written while its deletion is proven is dropped."""
+    return replaced(WriteWatch, "note", lambda self, *ledger_ids: None)
+
+
+def listed_last_and_dropped() -> Plant:
+    """The bookie's own ledgers are listed after all ledgers; those that were written meanwhile are dropped, too."""
+    return both(listed_before_own(), written_dropped())

@@ -54,6 +54,7 @@ from bookie_service.storage.ledgers.read_each import Look
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_appenders import flush_appender
@@ -150,6 +151,7 @@ class BaseLedgerStorage(ABC):
         """Ledgers of all flushes since the marks last advanced, including the current flush. Emptied by `end_flush`."""
         self._unmarked_bytes = 0
         """How many bytes those flushes wrote."""
+        self.watch = WriteWatch()
         self.writing = threading.Lock()
         """Held by a thread that changes entry logs or the index."""
         # Last, because what it finds may put ledgers into limbo.
@@ -379,6 +381,7 @@ class BaseLedgerStorage(ABC):
             ledger.generation += 1
             headers.append(_header_of(ledger))
         self._unmarked.update(self._flushing.ledgers, self._changed)
+        self.watch.note(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
         self._changed.clear()
         is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
@@ -518,7 +521,7 @@ class BaseLedgerStorage(ABC):
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
         for ledger_id in ledger_ids:
-            if self._is_settled(ledger_id):
+            if self._is_settled(ledger_id) and self.watch.unwritten([ledger_id]):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
@@ -529,6 +532,10 @@ class BaseLedgerStorage(ABC):
                 self._ledgers.pop(ledger_id, None)
                 dropped.append(ledger_id)
         return dropped
+
+    def keep_prepared(self, ledger_ids: Collection[int]) -> None:
+        with self._changing_records():
+            self.index.accept(ledger_ids)
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
         left = list(ledger_ids)

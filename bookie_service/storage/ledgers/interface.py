@@ -29,6 +29,7 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs.entry_log import EntryLogs
 
 
@@ -266,6 +267,8 @@ class LedgerStorage(Protocol):
     limbo: Limbo
     active: MemTable
     """The half of the write cache that takes entries."""
+    watch: WriteWatch
+    """Notes, for garbage collection, which ledgers are written: `drop` keeps these."""
     disks: DiskWork
     """Does work for several ledger directories at the same time."""
     writing: threading.Lock
@@ -421,10 +424,13 @@ class LedgerStorage(Protocol):
         """Release ledgers from limbo, durably. On any thread. Raises OSError if some are still in limbo."""
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Remove ledgers that are still droppable; return them. `sync_dropped` makes the removal durable.
+        """Remove ledgers that are still droppable and unwritten; return them. `sync_dropped` makes the removal durable.
 
         The entries are removed with their entry logs.
         """
+
+    def keep_prepared(self, ledger_ids: Collection[int]) -> None:
+        """Record durably that ledgers stay that `prepare_drop` was called for. On the collector's thread."""
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
         """Make the removal of ledgers durable, as far as their disks take writes. On the collector's thread."""
