@@ -28,7 +28,7 @@ from bookie_service.formats import entry_log, journal
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import NO_JOURNAL
 from bookie_service.storage import layout
-from bookie_service.storage.io.files import DirectoryLock, LocalFiles, is_disk_failure
+from bookie_service.storage.io.files import DirectoryLock, LocalFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.journal.checkpoint import Marks
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Identity:
                 error.strerror,
             )
         if decision is StartDecision.OURS:
-            self._write_places(directory for directory, state in found.items() if state.place is None)
+            self._complete(directory for directory, state in found.items() if state.place is None)
             return
         for directory in directories:
             self._files.make_directory(layout.current(directory))
@@ -191,6 +191,16 @@ class Identity:
         for lock in self._locks.values():
             lock.release()
         self._locks.clear()
+
+    def _complete(self, directories: Iterable[str]) -> None:
+        """Write the places that an earlier version did not write. A ledger directory whose disk takes no writes gets
+        its place at a later start."""
+        for directory in directories:
+            try:
+                self._write_places([directory])
+            except OSError as error:
+                if not refuses_writes(error) or directory in self._journals:
+                    raise
 
     def _write_places(self, directories: Iterable[str]) -> None:
         for directory in directories:

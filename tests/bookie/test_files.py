@@ -15,6 +15,7 @@ import pytest
 from bookie_service.storage.io import files as files_module
 from bookie_service.storage.io.disk_threads import DiskStalled
 from bookie_service.storage.io.files import (
+    DISK_FAILURES,
     DirectoryLock,
     File,
     FileSystem,
@@ -232,6 +233,28 @@ def test_closed_files_hold_no_descriptor(tmp_path: Path, path: str) -> None:
     assert descriptors() == before
 
 
+def test_error_of_a_close_says_nothing_that_a_sync_has_not_said(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system in user space gives one for each close when its process is gone, also after reads alone."""
+    files, before = LocalFiles(), descriptors()
+    closable = [files.create(path), files.open(path), files.lock(str(tmp_path)), files.open_file_system(str(tmp_path))]
+    close = os.close
+
+    def failing(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", failing)
+        for each in closable:
+            (each.release if isinstance(each, DirectoryLock) else each.close)()
+        files.sync_directory(str(tmp_path))
+    assert descriptors() == before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        closable[0].close()
+
+
 # ---- names ----
 
 
@@ -429,7 +452,7 @@ def test_space_is_reserved_where_the_file_system_can_and_its_lack_is_an_error(
 def test_error_of_a_disk_says_whether_it_may_be_tried_again_or_elsewhere() -> None:
     kinds = {
         "full": [OSError(code, "") for code in (errno.ENOSPC, errno.EDQUOT)],
-        "failing": [OSError(code, "") for code in (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV)],
+        "failing": [OSError(getattr(errno, name), "") for name in DISK_FAILURES],
         "failed sync": [SyncFailed(errno.ENOSPC, "")],
         "stalled": [DiskStalled("/a", 1.0)],
         "other": [OSError(errno.EACCES, ""), ValueError()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import os
 import shutil
@@ -23,7 +24,7 @@ from bookie_service.formats import entry_log, journal
 from bookie_service.formats import marks as mark_format
 from bookie_service.storage import layout
 from bookie_service.storage.io.closed_directories import OpenDirectories
-from bookie_service.storage.io.files import LocalFiles, is_disk_failure
+from bookie_service.storage.io.files import DISK_FAILURES, LocalFiles, is_disk_failure
 from bookie_service.storage.io.key_values import KeyValueOptions
 from tests.bookie.faulty_files import GoneFiles
 
@@ -288,24 +289,51 @@ def gone(*directories: str) -> GoneFiles:
     return files
 
 
-@pytest.mark.parametrize("operations", [{"open", "stat", "names", "read"}, {"open"}, {"names"}, {"read"}])
+READING = {"open", "stat", "names", "read"}
+
+
+@pytest.mark.parametrize(
+    ("operations", "name"),
+    [*((READING, name) for name in DISK_FAILURES), *(({operation}, "EIO") for operation in sorted(READING))],
+)
 def test_known_bookie_starts_without_a_ledger_directory_that_cannot_be_read(
-    tmp_path: Path, operations: set[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, operations: set[str], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    code = getattr(errno, name)
     bookie = Bookie(tmp_path)
     bookie.start_and_stop()
     before = bookie.contents()
     bookie.files = gone(bookie.ledgers[1])
+    bookie.files.code = code
     everywhere = bookie.files.fault
     assert everywhere is not None
     bookie.files.fault = lambda operation, path: operation in operations and everywhere(operation, path)
     identity = bookie.start()
     assert list(identity.unreadable) == [bookie.ledgers[1]]
-    assert f"ledger directory {bookie.ledgers[1]} cannot be read (Input/output error)" in caplog.text
+    assert f"ledger directory {bookie.ledgers[1]} cannot be read ({os.strerror(code)})" in caplog.text
     identity.release()
     assert bookie.contents() == before
     bookie.files = LocalFiles()
     assert not bookie.start().unreadable
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC])
+def test_directory_of_an_earlier_version_gets_its_place_when_its_disk_takes_it(tmp_path: Path, code: int) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    before = bookie.contents()
+    place = layout.place_path(bookie.ledgers[1])
+    os.unlink(place)
+    bookie.files = gone(bookie.ledgers[1])
+    bookie.files.code = code
+    everywhere = bookie.files.fault
+    assert everywhere is not None
+    bookie.files.fault = lambda operation, path: operation in {"create", "write"} and everywhere(operation, path)
+    bookie.start_and_stop()
+    assert not os.path.exists(place)
+    bookie.files = LocalFiles()
+    bookie.start_and_stop()
+    assert bookie.contents() == before
 
 
 @pytest.mark.parametrize("which", [(0,), (2, 3), (0, 1, 2, 3)], ids=["a journal", "all ledgers", "everything"])

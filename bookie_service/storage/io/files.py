@@ -47,8 +47,21 @@ _NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
 _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
 """Files of a key-value store that are written whenever it is opened, even only for reading."""
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_DISK_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV})
-"""Error numbers of a failing disk. After an error many file systems become read-only."""
+DISK_FAILURES = (
+    # The device or its medium is gone, or gives errors. After an error many file systems become read-only.
+    *("EIO", "ENXIO", "ENODEV", "ENOMEDIUM", "EMEDIUMTYPE", "EROFS"),
+    # ext4, XFS and Btrfs found damaged metadata, or a wrong checksum.
+    *("EUCLEAN", "EBADMSG"),
+    # What Linux makes of the answers of a device, which a sync reports (`blk_status_to_errno`): a bad sector, a
+    # time-out, a lost path, a failed target, another host's reservation (in ZFS a wrong checksum), failed protection.
+    *("ENODATA", "ETIMEDOUT", "ETIME", "ENOLINK", "EREMOTEIO", "EBADE", "EILSEQ"),
+    # The server, or the process of a file system in user space, is gone or does not answer (NFS, SMB, Ceph, FUSE).
+    *("ESTALE", "ENOTCONN", "ESHUTDOWN", "ECONNABORTED", "ECONNRESET", "ECONNREFUSED"),
+    *("EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH"),
+)
+"""The errors of file systems that mean: the disk of this directory fails. Every other error ends the process: it is a
+lack of the process (EMFILE, ENOMEM), of its rights (EACCES), or a mistake."""
+_DISK_FAILURES = frozenset(getattr(errno, name) for name in DISK_FAILURES if hasattr(errno, name))
 
 
 class SyncFailed(OSError):
@@ -80,6 +93,19 @@ def refuses_writes(error: BaseException) -> bool:
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _close(fd: int) -> None:
+    """Close a file descriptor.
+
+    An error means that the file system lost a write. `sync_data` has reported that, or the write does not matter. On a
+    failing disk each close may give an error, also while other directories are used.
+    """
+    try:
+        os.close(fd)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            raise
 
 
 def _syncs_file_systems() -> bool:
@@ -235,7 +261,7 @@ class File:
         return self._fd
 
     def close(self) -> None:
-        os.close(self._fd)
+        _close(self._fd)
 
 
 class FileSystem:
@@ -255,7 +281,7 @@ class FileSystem:
             raise _named(error, self.path) from None
 
     def close(self) -> None:
-        os.close(self._fd)
+        _close(self._fd)
 
 
 class DirectoryLock:
@@ -265,7 +291,7 @@ class DirectoryLock:
         self._fd = fd
 
     def release(self) -> None:
-        os.close(self._fd)
+        _close(self._fd)
 
 
 class ReadOnlyFiles:
@@ -355,7 +381,7 @@ class ReadOnlyFiles:
             except OSError as error:
                 raise _named(error, path) from None
         except BaseException:
-            os.close(fd)
+            _close(fd)
             raise
         return DirectoryLock(fd)
 
@@ -516,4 +542,4 @@ class LocalFiles(ReadOnlyFiles):
             except OSError as error:
                 raise _named(error, path) from None
         finally:
-            os.close(fd)
+            _close(fd)
