@@ -28,7 +28,7 @@ CODES = (errno.ENOSPC, errno.EIO, errno.EROFS)
 LEDGERS = (1, 2, 3, 4)
 _CHANGES = frozenset(
     {"write", "create", "create_directory", "preallocate", "reserve", "rename", "remove", "truncate"}
-    | {"sync_data", "sync_directory", "sync"}
+    | {"sync_data", "sync_directory", "sync_file_system"}
 )
 _TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve"})
 

@@ -211,10 +211,12 @@ class SimulatedFile(File):
         assert self._is_open, f"{self.path} is used after close"
 
     def size(self) -> int:
+        self._disk.check("stat", self.path)
         return len(self._inode.cached)
 
     def next_data(self, offset: int) -> int | None:
-        return offset if offset < self.size() else None
+        self._disk.check("read", self.path)
+        return offset if offset < len(self._inode.cached) else None
 
     def sync_data(self) -> None:
         try:
@@ -327,13 +329,16 @@ class SimulatedFiles(LocalFiles):
         return sorted(self.disk.directory(directory).cached)
 
     def exists(self, path: str) -> bool:
+        self.disk.check("stat", path)
         return self.disk.find(path) is not None
 
     def file_size(self, path: str) -> int | None:
+        self.disk.check("stat", path)
         inode = self.disk.find(path)
         return len(inode.cached) if isinstance(inode, Inode) else None
 
     def is_directory(self, path: str) -> bool:
+        self.disk.check("stat", path)
         return isinstance(self.disk.find(path), Directory)
 
     def create_directory(self, path: str) -> None:
@@ -356,6 +361,7 @@ class SimulatedFiles(LocalFiles):
         return LateDisks(self.disk.lateness if len(directories) > 1 else 0.0, Random(self.disk.operations))
 
     def space(self, directory: str) -> FileSystemSpace:
+        self.disk.check("space", directory)
         self.disk.directory(directory)
         paths = [path for path in self.disk.spaces if f"{directory}/".startswith(f"{path}/")]
         return self.disk.spaces[max(paths, key=len)] if paths else _EMPTY_DISK
@@ -365,9 +371,11 @@ class SimulatedFiles(LocalFiles):
         return 512
 
     def open_file_system(self, path: str) -> SimulatedFileSystem:
+        self.disk.check("open", path)
         return SimulatedFileSystem(self.disk, path)
 
     def lock(self, path: str) -> SimulatedLock:
+        self.disk.check("open", path)
         self.disk.directory(path)
         if path in self._locked:
             raise os_error(errno.EAGAIN, path)

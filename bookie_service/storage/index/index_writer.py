@@ -31,7 +31,7 @@ from functools import partial
 
 import numpy as np
 
-from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
@@ -191,8 +191,16 @@ class IndexWriter:
         """Return the least length that a durable file has if it was written up to `end`."""
         is_moved = self._known.place(ledger_id) != self._paths.place(ledger_id)
         least = 0 if is_moved else self._known.least_bytes(ledger_id)
-        # If the manifest has no (or no current) length of the file, its actual length counts.
-        return max(least, end) if least else max(end, self.file_size(ledger_id))
+        if least:
+            return max(least, end)
+        # The manifest has no (or no current) length of the file, so its actual length counts.
+        try:
+            return max(end, self.file_size(ledger_id))
+        except OSError as error:
+            if not is_of_disk(error):
+                raise
+            # It was synced just now, with its header and what was written.
+            return max(end, LAYOUT.positions_at)
 
     def _need_file(self, ledger_id: int) -> None:
         """Hold the header of a ledger that gets its first position, because its file is created with a header."""

@@ -7,6 +7,7 @@ generation, and the highest one counts. Older versions may remain in directories
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 
@@ -96,12 +97,16 @@ class PlacedFile:
 
     def is_out_of_reach(self, files: ReadOnlyFiles) -> bool:
         """Return whether there is a file, and its disk fails, so that a start could not read it."""
+        if not self._is_written:
+            return False
         try:
+            # A start asks for the file, and then reads it.
             files.exists(self.path)
+            with contextlib.closing(files.open(self.path)) as file:
+                file.read(1, 0)
         except OSError as error:
-            if not is_disk_failure(error):
-                raise
-            return self._is_written
+            # Any other error says nothing about the disk.
+            return is_disk_failure(error)
         return False
 
     @property
@@ -112,7 +117,8 @@ class PlacedFile:
     def replace(self, files: LocalFiles, encode: Callable[[int], bytes], *, elsewhere: bool = False) -> bytes:
         """Write the next version, `encode(generation)`, durably to a directory whose disk takes it; return its bytes.
 
-        `elsewhere`: use another directory than that of the last version, if there is one.
+        `elsewhere`: use another directory than that of the last version, if there is one. So it is if the last version
+        is out of reach.
 
         Raises:
             OSError: no directory took it. The last version still counts.
@@ -121,6 +127,7 @@ class PlacedFile:
         self.generation += 1
         data = encode(self.generation)
         others = [path for path in self._paths if path != self.path]
+        elsewhere = elsewhere or self.is_out_of_reach(files)
         candidates = [*others, self.path] if elsewhere else [self.path, *others]
         errors: list[OSError] = []
         for path in candidates:

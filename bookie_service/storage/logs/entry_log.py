@@ -179,18 +179,20 @@ class EntryLogs(StoredLogs):
         return self._create_somewhere(suffix)
 
     def file_path(self, log_id: int, suffix: str) -> str:
-        """Return the path of a file that is not a log yet, or no longer one. Failing disks count as having no file."""
+        """Return the path of a file that is not a log yet, or no longer one; if it is found nowhere, a path at which a
+        failing disk may hide it."""
         name = log_format.file_name(log_id) + suffix
         paths = [os.path.join(directory, name) for directory in self._directories]
-        return next(filter(self._is_found, paths), paths[0])
-
-    def _is_found(self, path: str) -> bool:
-        try:
-            return self.files.exists(path)
-        except OSError as error:
-            if not is_disk_failure(error):
-                raise
-            return False
+        hidden: list[str] = []
+        for path in paths:
+            try:
+                if self.files.exists(path):
+                    return path
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                hidden.append(path)
+        return next(iter(hidden), paths[0])
 
     def adopt(self, log_id: int, suffix: str) -> None:
         """Give a temporary log its final name, durably. The file must be durable. The log is unsettled."""
