@@ -7,8 +7,8 @@ fail at each of its calls, one after the other. From then on:
 * the bookie goes on: it takes and keeps adds and fences of ledgers on the other disks, also new ones, collects garbage,
   and stops in order;
 * it serves what is on the other disks. It denies nothing of the rest, and serves nothing wrong: EIO is right;
-* it starts on what a kill and a power cut leave, while the disk fails: only if the disk hides the files of the whole
-  bookie is the start refused, by their name;
+* it starts on what a kill and a power cut leave, at the end and at some moment before, while the disk fails: only if
+  the disk hides the files of the whole bookie is the start refused, by their name;
 * it starts when the disk works again, and serves everything that was acknowledged. Ledgers may be in limbo then.
 
 It prints one JSON line of counts; `coverage` says which part of all moments was tried.
@@ -29,6 +29,7 @@ from random import Random
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
+from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.files import DISK_FAILURES
@@ -77,6 +78,9 @@ _DELETED = 6
 _FENCED, _FENCED_ALONE, _LAC_ALONE = 2, 7, 8
 _NEW = range(20, 23)
 _Act = Callable[[], object]
+_OPERATIONS = 300
+"""About how many operations a run makes while the disk fails."""
+_RECORD_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,10 @@ class Run:
         self._failing = failing
         self._random = random
         self._counts: Counter[str] = Counter()
+        self._operations = 0
+        self._crash_at = random.randrange(_OPERATIONS)
+        self._crashed: tuple[str, SimulatedDisk, History] | None = None
+        """What a crash in the middle of the run left: how, the disk, what was promised by then."""
         self._twin = BookieTwin(case.setup.new_disk(), case.setup, History())
         self._put(_HELD, 0)
         self._twin.fence(_FENCED)
@@ -174,12 +182,14 @@ class Run:
         """Raises Violation."""
         twin = self._twin
         twin.disk.fault = self._failing.fault
+        twin.disk.before_operation = self._crash
         for name, act in self._acts():
             try:
                 act()
                 twin.settle()
             except (OSError, StorageDamaged) as error:
                 raise Violation(f"the bookie ended at {name!r}: {error!r}") from error
+        twin.disk.before_operation = None
         self._audit(twin, "while it runs")
         killed = [(loss, crash_image(twin.disk, loss, self._random)) for loss in (Loss.KEPT, Loss.LOST)]
         is_failing = self._failing.has_begun
@@ -189,9 +199,20 @@ class Run:
         except (OSError, StorageDamaged) as error:
             raise Violation(f"the stop failed: {error!r}") from error
         for loss, disk in killed:
-            self._start(loss.value, disk)
-        self._start("stopped", twin.disk, has_moved=is_failing)
+            self._start(loss.value, disk, twin.history)
+        self._start("stopped", twin.disk, twin.history, has_moved=is_failing)
+        if self._crashed is not None:
+            self._start(*self._crashed)
         return self._counts
+
+    def _crash(self, operation: str, path: str) -> None:
+        """Crash at one operation of the run, chosen by the seed; the record of index files is often torn."""
+        self._operations += 1
+        is_record = operation == "sync_data" and path.endswith(index_files.FILE_NAME)
+        if self._operations == self._crash_at or (is_record and self._random.random() < _RECORD_SHARE):
+            loss = self._random.choice((Loss.TORN, Loss.REORDERED))
+            image = crash_image(self._twin.disk, loss, self._random)
+            self._crashed = f"{loss.value} before {operation} {path}", image, self._twin.history.after_crash()
 
     def _acts(self) -> Iterator[tuple[str, _Act]]:
         twin = self._twin
@@ -213,9 +234,9 @@ class Run:
         self._twin.history.delete(_DELETED)
         self._twin.collect(DoubtfulMetadataView(self._twin.history.ledgers))
 
-    def _start(self, how: str, disk: SimulatedDisk, *, has_moved: bool = False) -> None:
+    def _start(self, how: str, disk: SimulatedDisk, promised: History, *, has_moved: bool = False) -> None:
         """Start while the disk fails, and when it works again. `has_moved`: the files of the whole bookie left it."""
-        setup, history = self._case.setup, self._twin.history.after_crash()
+        setup, history = self._case.setup, promised.after_crash()
         failing = FailingDisk(self._case, min(self._failing.first, 0))
         disk.fault = failing.fault
         what = f"{how}, started"
@@ -268,9 +289,9 @@ class Run:
         if is_elsewhere and twin.is_in_limbo(ledger_id) and not twin.is_in_doubt:
             raise Violation(f"ledger {ledger_id}: in limbo, though its index file is on another disk")
         for entry_id, entry in ledger.entries.items():
+            if entry.refused and is_elsewhere and not ledger.fence_asked and not twin.is_in_doubt:
+                raise Violation(f"ledger {ledger_id} entry {entry_id}: refused, though it is on another disk")
             if entry.acknowledged == NEVER:
-                if is_elsewhere and not ledger.fence_asked and not twin.is_in_doubt:
-                    raise Violation(f"ledger {ledger_id} entry {entry_id}: refused, though it is on another disk")
                 continue
             status = twin.read(ledger_id, entry_id)[0]
             may_fail = not works and self._is_on_the_disk(twin, ledger_id, entry_id)

@@ -197,6 +197,17 @@ class IndexPaths:
                 if not skips_failing or not is_disk_failure(error):
                     raise
 
+    def hidden(self, files: ReadOnlyFiles) -> OSError | None:
+        """Return the error of a disk that does not list its index files; None: all disks list them."""
+        try:
+            for _ in self.places_of_all(files):
+                pass
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return error
+        return None
+
     def ledgers(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> np.ndarray:
         """Return the ids of all ledgers that have an index file, int64, ascending. See `places_of_all`."""
         # Sorting a list would hold the interpreter's lock for a third of a second per million ids.

@@ -100,7 +100,7 @@ class IndexMoves:
         last record.
         """
         places: dict[int, list[int]] = {}
-        for place, ledger_id in self._paths.places_of_all(self._files):
+        for place, ledger_id in self._paths.places_of_all(self._files, skips_failing=True):
             places.setdefault(ledger_id, []).append(place)
         doubtful = [ledger_id for ledger_id, some in places.items() if len(some) > 1]
         if doubtful and self._doubt is not None:

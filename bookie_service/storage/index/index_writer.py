@@ -147,6 +147,8 @@ class IndexWriter:
     def learn_files(self) -> None:
         """Record all existing index files, which must be durable; records of other files stay.
 
+        Files of a disk that does not list them are left out.
+
         A file is not recorded if its ledger also has its header elsewhere. A crash may have left that file without a
         header, and the journal has its contents.
 
@@ -154,7 +156,7 @@ class IndexWriter:
             SyncFailed, OSError: as `sync`.
         """
         self._moves.find()
-        ledger_ids = self._paths.ledgers(self._files)
+        ledger_ids = self._paths.ledgers(self._files, skips_failing=True)
         ledger_ids = ledger_id_sets.without(ledger_ids, self._fileless.ledger_ids()).tolist()
         self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
         self.note_sizes(ledger_ids)

@@ -92,14 +92,28 @@ class PerLedgerIndex:
         self.page_in_memory = self._reader.page_in_memory
         self.last_entry = self._reader.last_entry
         self.notices = _notices(self._known)
-        if not self._known.is_complete and self._paths.has_any(files):
-            try:
-                self._writer.learn_files()
-            except OSError as error:
-                # The files are durable, and their record is written with the next one. Reads do not need the record.
-                if not is_out_of_space(error):
-                    raise
+        if not self._known.is_complete:
+            self._learn_files(doubt_all)
         self._settle_fileless(doubt_all)
+
+    def _learn_files(self, doubt_all: Callable[[], None] | None) -> None:
+        """Record all index files. Put all ledgers in doubt if a disk does not list them."""
+        hidden = self._paths.hidden(self._files)
+        if hidden is not None:
+            if doubt_all is None:
+                raise hidden
+            self.notices.append(
+                f"{hidden.filename} cannot be read ({hidden.strerror}), and the record of index files is not whole: it "
+                "is unknown which ledgers have a file there, so all ledgers go into limbo"
+            )
+            doubt_all()
+        try:
+            if self._paths.has_any(self._files, skips_failing=True):
+                self._writer.learn_files()
+        except OSError as error:
+            # The files are durable, and their record is written with the next one. Reads do not need the record.
+            if not is_out_of_space(error):
+                raise
 
     def _settle_fileless(self, doubt_all: Callable[[], None] | None) -> None:
         """Put all ledgers in doubt if headers are lost; drop the headers of ledgers that have a file."""
