@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+from bkspark.wire import v2
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
@@ -108,6 +109,19 @@ class RichScript(Script):
         yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
         yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
         yield "add", lambda: self._put(4, 1, 60)
+        # Ledgers without an entry have no index file; one of them gets one, and one is dropped.
+        yield "headers", lambda: self._begin_without_entries(5, 6, 7)
+        yield "header checkpoint", twin.checkpoint
+        yield "first entry", lambda: self._send(5, [(0, self.random.randbytes(60))], v2.RECOVERY_ADD)
+        yield "header checkpoint", twin.checkpoint
+        yield "header drop", lambda: self._drop(6)
+
+    def _begin_without_entries(self, *ledger_ids: int) -> None:
+        assert self.twin is not None
+        for ledger_id in ledger_ids:
+            self._ledgers.append(ledger_id)
+            self.twin.fence(ledger_id)
+            self.twin.write_lac(ledger_id, 0)
 
     def _put(self, ledger_id: int, count: int, size: int) -> None:
         first = self._next_entry.get(ledger_id, 0)
