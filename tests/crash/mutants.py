@@ -386,7 +386,7 @@ MUTANTS = (
         "lagging server believed",
         "Z6: a ledger that a server does not know yet is dropped",
         collecting.never_caught_up,
-        11,
+        31,
     ),
     Mutant(
         "direct reads of a lagging server",

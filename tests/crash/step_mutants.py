@@ -103,7 +103,7 @@ COMMIT_MUTANTS = (
         "revived fence not journaled",
         "P21: a repair makes a fenced, dropped ledger again; a crash forgets the fence",
         planted_commits.revived_fence_not_journaled,
-        partial(hunt_collections, 4),
+        partial(hunt_collections, 10),
     ),
     Mutant(
         "fence without its key",
