@@ -389,8 +389,7 @@ class Bookie:
             self._store.fence(ledger)
             records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
         if records:
-            # Not by the event loop: a client that fences many ledgers would have it wait for the disk in every turn.
-            ledger.fence_sequence = self._journals[index].submit(records, on_thread=True)
+            ledger.fence_sequence = self._journals[index].submit(records)
             self.long_polls.touch(ledger_id, is_fenced=True)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 

@@ -135,28 +135,6 @@ def _journal(directory: Path) -> str:
 @pytest.mark.parametrize("flags", [v2.RECOVERY_ADD, v2.RECOVERY_ADD | v2.HIGH_PRIORITY])
 def test_adds_of_a_recovery_are_left_to_the_journals_thread(tmp_path: Path, flags: int) -> None:
     """Apache's recovery reads the next entry while it adds this one, so the event loop must not wait for the sync."""
-    files = FaultyFiles()
-    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
-        assert peer.add(5, 0, [b"first"]) == [Status.EOK]
-        assert peer.read(5, 0, v2.DO_FENCING).status == Status.EOK
-        threads = _threads_that_sync(files)
-        for entry_id in range(MANY):
-            assert peer.add(5, entry_id, [b"%d" % entry_id], flags) == [Status.EOK]
-        assert threads == {"journal-0"}
-
-
-def test_fences_are_left_to_the_journals_thread(tmp_path: Path) -> None:
-    """One client that fences many ledgers would let the event loop wait for the disk in each of its turns."""
-    files = FaultyFiles()
-    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
-        threads = _threads_that_sync(files)
-        for ledger_id in range(MANY):
-            assert peer.read(ledger_id, 0, v2.DO_FENCING).status == Status.ENOENTRY
-        assert threads == {"journal-0"}
-
-
-def _threads_that_sync(files: FaultyFiles) -> set[str]:
-    """Return a set to which the name of each thread is added that syncs a journal file from now on."""
     threads: set[str] = set()
 
     def note(what: str, path: str) -> bool:
@@ -164,8 +142,14 @@ def _threads_that_sync(files: FaultyFiles) -> set[str]:
             threads.add(threading.current_thread().name)
         return False
 
-    files.fault = note
-    return threads
+    files = FaultyFiles()
+    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"first"]) == [Status.EOK]
+        assert peer.read(5, 0, v2.DO_FENCING).status == Status.EOK
+        files.fault = note
+        for entry_id in range(MANY):
+            assert peer.add(5, entry_id, [b"%d" % entry_id], flags) == [Status.EOK]
+        assert threads == {"journal-0"}
 
 
 def test_lone_adds_in_v3_are_judged_and_stored_as_those_in_v2(tmp_path: Path) -> None:
