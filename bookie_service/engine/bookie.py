@@ -381,7 +381,8 @@ class Bookie:
             status = self._room_for_ledger(client)
         if status != Status.EOK:
             return None if status is None else _Fence(status)
-        index, records = ledger_id % len(self._journals), []
+        index = ledger_id % len(self._journals)
+        records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, key)
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
@@ -434,7 +435,8 @@ class Bookie:
         if status != Status.EOK:
             client.send(encode(status))
             return None
-        index, records = ledger_id % len(self._journals), []
+        index = ledger_id % len(self._journals)
+        records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))

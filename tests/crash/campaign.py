@@ -13,7 +13,7 @@ One image in `DEEP_EVERY` goes on: boundaries of its recovery are crashed again,
 from __future__ import annotations
 
 import argparse
-import gc
+import contextlib
 import itertools
 import json
 import logging
@@ -29,7 +29,7 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit, audit_space, observe
 from tests.crash.history import History
 from tests.crash.images import VARIANTS, Fingerprint, Loss, crash_image, fingerprint
-from tests.crash.parallel import mapping, processor_seconds, rare_collections
+from tests.crash.parallel import counts_of, processor_seconds
 from tests.crash.scripts import FencingScript, Script, write_more
 from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Remembered, Setup
@@ -224,7 +224,7 @@ def coverage(counts: Counter[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One script of a campaign, to be run by any process. `ends`: by time.monotonic(), which they share."""
+    """One script of a campaign. `ends`: by time.monotonic(), which all processes share."""
 
     seed: int
     steps: int
@@ -232,8 +232,7 @@ class _Part:
     ends: float | None
     script: type[Script]
 
-    def run(self) -> Counter[str] | Violation:
-        """Return the counts of the script, or what it found."""
+    def run(self) -> Counter[str]:
         kind = self.seed % (len(StorageClass) + 1)
         storage_class = self.storage_class or [*StorageClass, None][kind]
         campaign = Campaign(
@@ -242,13 +241,7 @@ class _Part:
             script=self.script,
             log_per_ledger=kind == len(StorageClass),
         )
-        with rare_collections():
-            try:
-                campaign.run_script(self.seed, self.steps)
-            except Violation as violation:
-                return Violation(str(violation))
-        # Bookies of the script in cycles, each with its caches: the next script shall not come on top of them.
-        gc.collect()
+        campaign.run_script(self.seed, self.steps)
         return campaign.counts
 
 
@@ -272,10 +265,8 @@ def run(
     ends = None if seconds is None else time.monotonic() + seconds
     parts = (_Part(each, steps, storage_class, ends, script) for each in itertools.count(seed))
     total: Counter[str] = Counter()
-    with mapping(processes) as in_order:
-        for counts in in_order(_Part.run, parts):
-            if isinstance(counts, Violation):
-                raise counts
+    with contextlib.closing(counts_of(parts, processes)) as found:
+        for counts in found:
             total += counts
             if (images is not None and total["images"] >= images) or (ends is not None and time.monotonic() >= ends):
                 return total

@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import enum
-import json
-import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -46,7 +44,7 @@ from tests.crash.campaign import reopened
 from tests.crash.history import NEVER, History
 from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.parallel import mapping, processor_seconds, rare_collections
+from tests.crash.parallel import counts_of, report
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
 
@@ -283,13 +281,9 @@ class _Part:
     storage_class: StorageClass
     damage: Damage
 
-    def run(self) -> Counter[str] | Violation:
+    def run(self) -> Counter[str]:
         doubts = Doubts()
-        with rare_collections():
-            try:
-                doubts.run(self.storage_class, self.damage, self.seed)
-            except Violation as violation:
-                return Violation(str(violation))
+        doubts.run(self.storage_class, self.damage, self.seed)
         return doubts.counts
 
 
@@ -299,14 +293,8 @@ def run(seed: int, processes: int = 1) -> Counter[str]:
     Raises:
         Violation: of the first that has one.
     """
-    total: Counter[str] = Counter()
-    parts = iter([_Part(seed, storage_class, damage) for storage_class in STORAGES for damage in Damage])
-    with mapping(processes) as in_order:
-        for counts in in_order(_Part.run, parts):
-            if isinstance(counts, Violation):
-                raise counts
-            total += counts
-    return total
+    parts = [_Part(seed, storage_class, damage) for storage_class in STORAGES for damage in Damage]
+    return sum(counts_of(parts, processes), Counter())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -314,14 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="run side by side (default 1)")
     options = parser.parse_args(arguments)
-    logging.disable()
-    try:
-        counts = run(options.seed, options.processes)
-    except Violation as violation:
-        print(violation, file=sys.stderr)
-        return 1
-    print(json.dumps({"seed": options.seed, **counts, "violations": 0, "processor_seconds": processor_seconds()}))
-    return 0
+    return report(options.seed, lambda: run(options.seed, options.processes))
 
 
 if __name__ == "__main__":

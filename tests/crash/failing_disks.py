@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import errno
 import itertools
-import json
-import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,7 +39,7 @@ from tests.crash.audit import Violation, audit
 from tests.crash.history import NEVER, History
 from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.parallel import mapping, processor_seconds, rare_collections
+from tests.crash.parallel import counts_of, report
 from tests.crash.simulated_files import SimulatedDisk, os_error
 from tests.crash.twins import BookieTwin, Setup
 
@@ -318,13 +316,9 @@ class _Part:
     case: Case
     share: float
 
-    def run(self) -> Counter[str] | Violation:
-        counts: Counter[str] = Counter()
-        with rare_collections():
-            try:
-                run_case(self.case, Random(f"{self.seed} {self.case}"), counts, self.share)
-            except Violation as violation:
-                return Violation(str(violation))
+    def run(self) -> Counter[str]:
+        counts = Counter({"cases": 1})
+        run_case(self.case, Random(f"{self.seed} {self.case}"), counts, self.share)
         return counts
 
 
@@ -334,14 +328,7 @@ def run(seed: int, share: float, processes: int = 1) -> Counter[str]:
     Raises:
         Violation: of the first case that has one.
     """
-    total: Counter[str] = Counter()
-    with mapping(processes) as in_order:
-        for counts in in_order(_Part.run, (_Part(seed, case, share) for case in cases())):
-            if isinstance(counts, Violation):
-                raise counts
-            total += counts
-            total["cases"] += 1
-    return total
+    return sum(counts_of((_Part(seed, case, share) for case in cases()), processes), Counter())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -350,16 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="part of the moments, by the seed (default all)")
     parser.add_argument("--processes", type=int, default=1, help="run cases side by side (default 1)")
     options = parser.parse_args(arguments)
-    logging.disable()
-    try:
-        counts = run(options.seed, options.share, options.processes)
-    except Violation as violation:
-        print(violation, file=sys.stderr)
-        return 1
-    coverage = round(counts["moments"] / counts.pop("due"), 4)
-    report = {"seed": options.seed, **counts, "coverage": coverage, "violations": 0}
-    print(json.dumps({**report, "processor_seconds": processor_seconds()}))
-    return 0
+    return report(options.seed, lambda: run(options.seed, options.share, options.processes), done="moments")
 
 
 if __name__ == "__main__":

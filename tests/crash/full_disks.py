@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
-import logging
 import os
 import sys
 from collections import Counter
@@ -32,7 +30,7 @@ from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.faults import TAKING_SPACE
 from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
-from tests.crash.parallel import mapping, processor_seconds, rare_collections
+from tests.crash.parallel import counts_of, report
 from tests.crash.recoveries import KINDS, RichScript
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import SimulatedDisk, os_error
@@ -197,13 +195,9 @@ class _Part:
     kind: str
     share: float
 
-    def run(self) -> Counter[str] | Violation:
+    def run(self) -> Counter[str]:
         starts = FullStarts(self.share)
-        with rare_collections():
-            try:
-                starts.run_script(self.seed, self.kind)
-            except Violation as violation:
-                return Violation(str(violation))
+        starts.run_script(self.seed, self.kind)
         return starts.counts
 
 
@@ -213,13 +207,7 @@ def run(seed: int, share: float = 1.0, processes: int = 1) -> Counter[str]:
     Raises:
         Violation: of the first that has one.
     """
-    total: Counter[str] = Counter()
-    with mapping(processes) as in_order:
-        for counts in in_order(_Part.run, iter([_Part(seed, kind, share) for kind in KINDS])):
-            if isinstance(counts, Violation):
-                raise counts
-            total += counts
-    return total
+    return sum(counts_of([_Part(seed, kind, share) for kind in KINDS], processes), Counter())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -228,16 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="part of the kills, chosen by the seed (default all)")
     parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
     options = parser.parse_args(arguments)
-    logging.disable()
-    try:
-        counts = run(options.seed, options.share, options.processes)
-    except Violation as violation:
-        print(violation, file=sys.stderr)
-        return 1
-    coverage = round(counts["kills"] / counts.pop("due"), 4)
-    report = {"seed": options.seed, **counts, "coverage": coverage, "violations": 0}
-    print(json.dumps({**report, "processor_seconds": processor_seconds()}))
-    return 0
+    return report(options.seed, lambda: run(options.seed, options.share, options.processes), done="kills")
 
 
 if __name__ == "__main__":

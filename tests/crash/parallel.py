@@ -1,24 +1,75 @@
-"""Campaigns in several processes, and without Python's search for cyclic garbage."""
+"""Campaigns in several processes, without Python's search for cyclic garbage, and what their commands print."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import itertools
+import json
 import logging
 import multiprocessing
 import resource
-from collections import deque
-from collections.abc import Callable, Iterator
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+from tests.crash.audit import Violation
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
+class CampaignPart(Protocol):
+    """A part of a campaign that any process can run. It can be pickled."""
+
+    def run(self) -> Counter[str]:
+        """Return the counts of the part. Raises Violation."""
+
+
+def counts_of(parts: Iterable[CampaignPart], processes: int = 1) -> Generator[Counter[str], None, None]:
+    """Run the parts, and yield the counts of each, in order.
+
+    Raises:
+        Violation: of the first part that has one.
+    """
+    with _mapping(processes) as in_order:
+        for counts in in_order(_outcome, iter(parts)):
+            if isinstance(counts, Violation):
+                raise counts
+            yield counts
+
+
+def _outcome(part: CampaignPart) -> Counter[str] | Violation:
+    with rare_collections():
+        try:
+            return part.run()
+        except Violation as violation:
+            # Without its causes, which another process may be unable to send.
+            return Violation(str(violation))
+
+
+def report(seed: int, run: Callable[[], Counter[str]], done: str | None = None) -> int:
+    """Run a campaign for its command, and print its counts or its violation; return the exit code.
+
+    `done`: the count of what was tried; its share of the count `due` is the coverage. None: everything was tried.
+    """
+    # Each start says what it found, and each pass of garbage collection what it keeps.
+    logging.disable()
+    try:
+        counts = run()
+    except Violation as violation:
+        print(violation, file=sys.stderr)
+        return 1
+    coverage = {} if done is None else {"coverage": round(counts[done] / counts.pop("due"), 4)}
+    facts = {"seed": seed, **counts, **coverage, "violations": 0, "processor_seconds": processor_seconds()}
+    print(json.dumps(facts))
+    return 0
+
+
 @contextlib.contextmanager
-def mapping(processes: int) -> Iterator[Callable[[Callable[[Part], Result], Iterator[Part]], Iterator[Result]]]:
+def _mapping(processes: int) -> Iterator[Callable[[Callable[[Part], Result], Iterator[Part]], Iterator[Result]]]:
     """Give a map() that may work in several processes, a few calls ahead and no more."""
     if processes == 1:
         yield map

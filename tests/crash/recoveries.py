@@ -13,8 +13,6 @@ power cut. That takes two crashes at exact places, so campaigns that sample seco
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +31,7 @@ from tests.crash.campaign import LOG_PER_LEDGER, reopened
 from tests.crash.history import History
 from tests.crash.images import Fingerprint, Loss, crash_image, every_image, fingerprint
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.parallel import mapping, processor_seconds, rare_collections
+from tests.crash.parallel import counts_of, report
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Remembered, Setup
@@ -231,21 +229,16 @@ class Recoveries:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One script, to be run by any process."""
+    """One script."""
 
     seed: int
     kind: str
     share: float
     act: str | None
 
-    def run(self) -> Counter[str] | Violation:
-        """Return the counts of the script, or what it found."""
+    def run(self) -> Counter[str]:
         recoveries = Recoveries(self.share, self.act)
-        with rare_collections():
-            try:
-                recoveries.run_script(self.seed, self.kind)
-            except Violation as violation:
-                return Violation(str(violation))
+        recoveries.run_script(self.seed, self.kind)
         return recoveries.counts
 
 
@@ -255,13 +248,7 @@ def run(seed: int, share: float, kinds: Iterable[str], act: str | None = None, p
     Raises:
         Violation: of the first kind that has one.
     """
-    total: Counter[str] = Counter()
-    with mapping(processes) as in_order:
-        for counts in in_order(_Part.run, iter([_Part(seed, kind, share, act) for kind in kinds])):
-            if isinstance(counts, Violation):
-                raise counts
-            total += counts
-    return total
+    return sum(counts_of([_Part(seed, kind, share, act) for kind in kinds], processes), Counter())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -272,17 +259,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--act", help="kill in the middle of such acts of the script only, such as 'compact'")
     parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
     options = parser.parse_args(arguments)
-    logging.disable()
-    try:
-        kinds = [options.kind] if options.kind else list(KINDS)
-        counts = run(options.seed, options.share, kinds, options.act, options.processes)
-    except Violation as violation:
-        print(violation, file=sys.stderr)
-        return 1
-    coverage = round(counts["cuts"] / counts.pop("due"), 4)
-    report = {"seed": options.seed, **counts, "coverage": coverage, "violations": 0}
-    print(json.dumps({**report, "processor_seconds": processor_seconds()}))
-    return 0
+    kinds = [options.kind] if options.kind else list(KINDS)
+    return report(
+        options.seed, lambda: run(options.seed, options.share, kinds, options.act, options.processes), done="cuts"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ converts without loss. An entry with bytes after the end of its stream, or with 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,6 @@ from bkspark.spark.formats.arrow_limits import (
 from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
 from bkspark.spark.formats.decoding import (
-    CORRUPT_RECORD,
     BeyondInferredError,
     Decoder,
     MalformedMode,
@@ -54,17 +53,6 @@ _MALFORMED = (pa.ArrowException, ValueError, TypeError, KeyError, OSError)
 
 class ArrowDecoder(Decoder):
     """Decodes entries of many rows; columns are views of the received buffer if types agree."""
-
-    def __init__(
-        self,
-        schema: pa.Schema,
-        mode: MalformedMode,
-        *,
-        is_whole: bool = False,
-        corrupt_record: str = CORRUPT_RECORD,
-    ) -> None:
-        super().__init__(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
-        self._names, self._types = schema.names, schema.types
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         tables: list[pa.Table] = []
@@ -121,7 +109,7 @@ class ArrowDecoder(Decoder):
             self._check_names(table.schema.names)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
-        if table.schema.types == self._types and table.schema.names == self._names:
+        if (table.schema.names, table.schema.types) == self._columns:
             columns = [check_nulls(column, field) for column, field in zip(table.columns, self.schema)]
             return pa.Table.from_arrays(columns, schema=self.schema)
         places = [_place(table.schema, self.schema, field) for field in self.schema]
@@ -136,6 +124,11 @@ class ArrowDecoder(Decoder):
         )
         columns = [check_nulls(_converted(column, field.type), field) for column, field in zip(found, self.schema)]
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+    @cached_property
+    def _columns(self) -> tuple[list[str], list[pa.DataType]]:
+        """Names and types of the wanted columns. pyarrow makes new lists for each call."""
+        return self.schema.names, self.schema.types
 
     def _check_names(self, found: list[str]) -> None:
         """Raise BeyondInferredError for a column that no column of the read takes, by its name or in another case."""
