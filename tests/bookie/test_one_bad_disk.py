@@ -190,14 +190,17 @@ def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: 
             assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
 
 
-def test_start_without_a_disk_and_with_a_torn_list_of_index_files_puts_every_ledger_into_limbo(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", ["", "open"])
+def test_start_without_a_disk_and_with_a_torn_list_of_index_files_puts_every_ledger_into_limbo(
+    tmp_path: Path, failing: str
+) -> None:
     """A power failure may do both. Which ledgers have an index file on the disk is unknown then, so none is denied."""
     files = GoneFiles()
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer, flushing(tmp_path):
         write_all(peer, 0)
     with (tmp_path / "a" / "current" / "indexFiles").open("r+b") as listed:
         listed.truncate((tmp_path / "a" / "current" / "indexFiles").stat().st_size - 5)
-    files.fault = lambda operation, path: "/b/current" in path
+    files.fault = lambda operation, path: failing in operation and "/b/current" in path
     for _ in range(2):
         with Serving(options(tmp_path), files, suspects=list(LEDGERS)) as serving, serving.connect() as peer:
             assert set(LEDGERS) <= set(serving.service.storage.store.limbo.ledger_ids.tolist())
@@ -207,7 +210,8 @@ def test_start_without_a_disk_and_with_a_torn_list_of_index_files_puts_every_led
                 assert reply.status == Status.EIO if is_there else reply.body == stored(ledger_id, 5, PAYLOADS[5])
                 assert peer.read(ledger_id, 40).status == Status.EIO, "V2 peers do not know the status of limbo"
                 assert set(peer.add(ledger_id, 40, PAYLOADS[:1])) <= {Status.EUA, Status.EIO}
-            assert peer.add(100, 0, [b"a new ledger"]) == [Status.EOK]
+            # Its index file is in another directory: a disk that opens no file may create one.
+            assert peer.add(99, 0, [b"a new ledger"]) == [Status.EOK]
         assert serving.failure is None
     files.fault = None
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:

@@ -85,9 +85,9 @@ def appended_to_an_unnoted_file() -> Plant:
 def found_file_noted() -> Plant:
     """After a loss of the manifest each index file is noted, also one that a crash left without a header."""
 
-    def learn(old: Any, self: IndexWriter) -> None:
+    def learn(old: Any, self: IndexWriter, *arguments: Any) -> None:
         with replaced(LedgerHeaders, "ledger_ids", lambda self: np.empty(0, np.int64)):
-            old(self)
+            old(self, *arguments)
 
     return around(IndexWriter, "learn_files", learn)
 

@@ -186,27 +186,38 @@ class IndexPaths:
 
         `skips_failing`: leave out files whose disk does not list them; False: raise its OSError.
         """
-        for place, directory in enumerate(self._directories):
+        for place in range(len(self._directories)):
             try:
-                for inner in _innermost(files, directory):
-                    for name in files.names(inner):
-                        ledger_id = index_format.parse_file_name(name)
-                        if ledger_id is not None:
-                            yield place, ledger_id
+                for ledger_id, _, _ in self._files_in(files, place):
+                    yield place, ledger_id
             except OSError as error:
                 if not skips_failing or not is_disk_failure(error):
                     raise
 
-    def hidden(self, files: ReadOnlyFiles) -> OSError | None:
-        """Return the error of a disk that does not list its index files; None: all disks list them."""
-        try:
-            for _ in self.places_of_all(files):
-                pass
-        except OSError as error:
-            if not is_disk_failure(error):
-                raise
-            return error
-        return None
+    def _files_in(self, files: ReadOnlyFiles, place: int) -> Iterator[tuple[int, str, str]]:
+        """Yield (ledger id, directory, name) for every index file of one ledger directory. Raises OSError."""
+        for inner in _innermost(files, self._directories[place]):
+            for name in files.names(inner):
+                ledger_id = index_format.parse_file_name(name)
+                if ledger_id is not None:
+                    yield ledger_id, inner, name
+
+    def hidden(self, files: ReadOnlyFiles) -> dict[int, OSError]:
+        """Return the errors of disks that do not list all their index files, or do not open one of them, by the number
+        of the directory."""
+        found: dict[int, OSError] = {}
+        for place in range(len(self._directories)):
+            path = ""
+            try:
+                for _, inner, name in self._files_in(files, place):
+                    path = path or os.path.join(inner, name)
+                if path:
+                    files.open(path).close()
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                found[place] = error
+        return found
 
     def ledgers(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> np.ndarray:
         """Return the ids of all ledgers that have an index file, int64, ascending. See `places_of_all`."""

@@ -40,7 +40,7 @@ from bookie_service.storage.index.index_pages import IndexPages, Page, PageKey
 from bookie_service.storage.index.index_syncs import IndexSyncs, SyncRefusals, is_of_disk, syncing
 from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
-from bookie_service.storage.io.files import LocalFiles, SyncFailed
+from bookie_service.storage.io.files import LocalFiles, SyncFailed, is_disk_failure
 
 
 class IndexWriter:
@@ -144,10 +144,11 @@ class IndexWriter:
         self._moves.noted()
         self._fileless.write(fileless, sizes)
 
-    def learn_files(self) -> None:
+    def learn_files(self, hidden: Collection[int], doubt: Callable[[OSError], None]) -> None:
         """Record all existing index files, which must be durable; records of other files stay.
 
-        Files of a disk that does not list them are left out.
+        Files in the directories with the numbers `hidden` are left out, and so are those of a directory whose disk does
+        not make them durable: `doubt(error)` is called before anything is recorded.
 
         A file is not recorded if its ledger also has its header elsewhere. A crash may have left that file without a
         header, and the journal has its contents.
@@ -156,10 +157,20 @@ class IndexWriter:
             SyncFailed, OSError: as `sync`.
         """
         self._moves.find()
-        ledger_ids = self._paths.ledgers(self._files, skips_failing=True)
-        ledger_ids = ledger_id_sets.without(ledger_ids, self._fileless.ledger_ids()).tolist()
-        self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
-        self.note_sizes(ledger_ids)
+        by_place: dict[int, list[int]] = {}
+        found = self._paths.ledgers(self._files, skips_failing=True)
+        for ledger_id in ledger_id_sets.without(found, self._fileless.ledger_ids()).tolist():
+            by_place.setdefault(self._paths.place(ledger_id), []).append(ledger_id)
+        durable: list[int] = []
+        for ledger_ids in (ledgers for place, ledgers in by_place.items() if place not in hidden):
+            try:
+                self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
+                durable += ledger_ids
+            except SyncFailed as error:
+                if not is_disk_failure(error):
+                    raise
+                doubt(error)
+        self.note_sizes(durable)
 
     def note_sizes(self, ledger_ids: Iterable[int]) -> None:
         """Record the lengths and places of ledgers' files."""

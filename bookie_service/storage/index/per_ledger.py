@@ -97,19 +97,23 @@ class PerLedgerIndex:
         self._settle_fileless(doubt_all)
 
     def _learn_files(self, doubt_all: Callable[[], None] | None) -> None:
-        """Record all index files. Put all ledgers in doubt if a disk does not list them."""
-        hidden = self._paths.hidden(self._files)
-        if hidden is not None:
+        """Record all index files. Put all ledgers in doubt if a disk hides some, or does not make them durable."""
+
+        def doubt(error: OSError) -> None:
             if doubt_all is None:
-                raise hidden
+                raise error
             self.notices.append(
-                f"{hidden.filename} cannot be read ({hidden.strerror}), and the record of index files is not whole: it "
-                "is unknown which ledgers have a file there, so all ledgers go into limbo"
+                f"{error.filename} cannot be read or synced ({error.strerror}), and the record of index files is not "
+                "whole: it is unknown what ledgers had there, so all ledgers go into limbo"
             )
             doubt_all()
+
+        hidden = self._paths.hidden(self._files)
+        for error in hidden.values():
+            doubt(error)
         try:
             if self._paths.has_any(self._files, skips_failing=True):
-                self._writer.learn_files()
+                self._writer.learn_files(hidden, doubt)
         except OSError as error:
             # The files are durable, and their record is written with the next one. Reads do not need the record.
             if not is_out_of_space(error):
