@@ -138,30 +138,25 @@ class _Copy:
 
     async def missing(self) -> AsyncIterator[tuple[np.ndarray, int]]:
         """Yield (ids of missing or damaged entries, their number), ascending; of many, only the first ids."""
-        from bkspark.core.holes import holes
-        from bkspark.wire.entry_lists import EntryRuns
-
-        quorum = self.metadata.write_quorum
         position = self.fragment.first_entry
         async for first, end, _, lost in self.windows():
             if position < first:
-                gap = replace(self.fragment, first_entry=position)
-                yield self._first_of(gap, first), holes(EntryRuns.none(), gap, first, self.slot, quorum)[0]
+                yield self._all_between(position, first)
             yield lost, len(lost)
             position = end
         if position < self.end_entry:
-            gap = replace(self.fragment, first_entry=position)
-            yield (
-                self._first_of(gap, self.end_entry),
-                holes(EntryRuns.none(), gap, self.end_entry, self.slot, quorum)[0],
-            )
+            yield self._all_between(position, self.end_entry)
 
-    def _first_of(self, gap: Fragment, end_entry: int) -> np.ndarray:
-        """Return the first entries of a gap that the slot must have."""
+    def _all_between(self, first: int, end: int) -> tuple[np.ndarray, int]:
+        """Return (the first ids, the number) of the entries in [first, end) that the slot must have."""
         from bkspark.core.copies import stored_entries
+        from bkspark.core.holes import holes
+        from bkspark.wire.entry_lists import EntryRuns
 
-        near = min(end_entry, gap.first_entry + MISSING_NAMED_MAX * len(gap.bookies))
-        return stored_entries(gap, near, self.slot, self.metadata.write_quorum)[:MISSING_NAMED_MAX]
+        gap, quorum = replace(self.fragment, first_entry=first), self.metadata.write_quorum
+        near = min(end, first + MISSING_NAMED_MAX * len(gap.bookies))
+        count, _ = holes(EntryRuns.none(), gap, end, self.slot, quorum)
+        return stored_entries(gap, near, self.slot, quorum)[:MISSING_NAMED_MAX], count
 
     async def windows(self) -> AsyncIterator[tuple[int, int, np.ndarray, np.ndarray]]:
         """Yield (first, end, entries in [first, end) that the slot must have, those that are missing or damaged there),

@@ -14,10 +14,10 @@ from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.ledger import arguments
+from bkspark.ledger.call_order import CallOrder, Ticket
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.explicit_lac import send_explicit_lac
-from bkspark.ledger.ticket_lock import CallOrder, Ticket
 from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key

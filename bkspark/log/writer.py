@@ -24,9 +24,9 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
+from bkspark.ledger.call_order import CallOrder, Ticket
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
-from bkspark.ledger.ticket_lock import CallOrder, Ticket
 from bkspark.log.expiry import Expiry, ExpiryTimer
 from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY, OWN_METADATA, SegmentFacts, SegmentOwner
 from bkspark.log.heads import new_token

@@ -387,13 +387,14 @@ class RowAssembler:
         """Yield rows with their metadata columns, few at a time if each has large custom metadata of its ledger."""
         entry_ids = np.arange(len(entries)) if rows.entry_of_row is None else rows.entry_of_row()
         entry_ids = pa.array(entry_ids + entries.first_entry, pa.int64())
-        most = rows.count
+        most = max(1, rows.count)
         if "ledger_metadata" in self._metadata.values():
             custom = read.metadata.custom_metadata
-            most = CUSTOM_METADATA_BYTES_MAX // (1 + sum(len(key) + len(value) for key, value in custom.items()))
-        for start in range(0, rows.count, max(1, most)):
-            ids = entry_ids.slice(start, max(1, most))
-            payload = (column.slice(start, max(1, most)) for column in rows.columns)
+            custom_bytes = 1 + sum(len(key) + len(value) for key, value in custom.items())
+            most = max(1, CUSTOM_METADATA_BYTES_MAX // custom_bytes)
+        for start in range(0, rows.count, most):
+            ids = entry_ids.slice(start, most)
+            payload = (column.slice(start, most) for column in rows.columns)
             columns = [
                 self._metadata_column(self._metadata[index], read, ids) if index in self._metadata else next(payload)
                 for index in range(len(self._schema))

@@ -167,7 +167,7 @@ def test_requests_that_came_together_are_answered_each_by_its_own_ledger() -> No
 
 @pytest.mark.parametrize("first", ["mine", "theirs"])
 def test_long_run_of_requests_is_judged_ledger_by_ledger(first: str) -> None:
-    """More than are looked at together at first, with the verdict that changes far behind the first one."""
+    """More than are looked at together at first, with a verdict that changes long after the first one."""
     second = "theirs" if first == "mine" else "mine"
     bookie = AuthorizedBookie(f"{ALL_RIGHTS}\n{MINE}", Metadata([facts(1, first), facts(2, first), facts(3, second)]))
     root = bookie.connect(ROOT)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bkspark.ledger.ticket_lock import TicketLock
+from bkspark.ledger.call_order import TicketLock
 from tests.ledger.in_process import run
 
 
