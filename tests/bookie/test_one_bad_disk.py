@@ -219,6 +219,23 @@ def test_start_without_a_disk_and_with_a_torn_list_of_index_files_puts_every_led
         assert peer.read(LEDGERS[0], 40).status == Status.EIO
 
 
+def test_disk_of_the_only_ledger_directory_that_lists_nothing_ends_the_start_and_doubts_no_ledger(
+    tmp_path: Path,
+) -> None:
+    """No other directory could serve meanwhile. The next start lists it again, and knows what it never had."""
+    only = options(tmp_path, ledger_directories=[str(tmp_path / "a")])
+    files = FaultyFiles()
+    # The entry logs are listed first, then the index files.
+    fails = iter([False, True])
+    files.fault = lambda operation, path: operation == "names" and path.endswith("/a/current") and next(fails, False)
+    with pytest.raises(OSError, match="Input/output error"), Serving(only, files):
+        pass
+    files.fault = None
+    with Serving(only, files) as serving, serving.connect() as peer:
+        assert len(serving.service.storage.store.limbo.ledger_ids) == 0
+        assert peer.read(7, 0).status == Status.ENOLEDGER
+
+
 @pytest.mark.parametrize("how", ["a pass", "a stop"])
 def test_start_goes_on_without_the_disk_that_had_the_files_of_the_whole_bookie(tmp_path: Path, how: str) -> None:
     """They go to another directory while the bookie still runs."""

@@ -97,10 +97,14 @@ class PerLedgerIndex:
         self._settle_fileless(doubt_all)
 
     def _learn_files(self, doubt_all: Callable[[], None] | None) -> None:
-        """Record all index files. Put all ledgers in doubt if a disk hides some, or does not make them durable."""
+        """Record all index files. Put all ledgers in doubt if a disk hides some, or does not make them durable.
+
+        Raises:
+            OSError: that disk is the only one. A start without it would serve nothing, and a later one may find all.
+        """
 
         def doubt(error: OSError) -> None:
-            if doubt_all is None:
+            if doubt_all is None or len(self._file_systems) == 1:
                 raise error
             self.notices.append(
                 f"{error.filename} cannot be read or synced ({error.strerror}), and the record of index files is not "
