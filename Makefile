@@ -4,7 +4,7 @@
 #   make help        this text
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
 #   make test        the tests that each change must pass; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them
-#                    in one process (by default one more than there are cores, because many tests wait, if each has
+#                    in one process (by default two more than there are cores, because many tests wait, if each has
 #                    1.5 GB of memory)
 #   make test-long   the tests that `make test` leaves out: more parameters of the same tests, and longer searches
 #   make test-all    both
@@ -41,7 +41,7 @@ OLDEST_SPARK := 4.0.*
 # Linux says how much memory is available; elsewhere, or with less, two processes run the tests.
 TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
   room=$$(awk '/^MemAvailable/ { print int($$2 / 1500000) }' /proc/meminfo 2>/dev/null); \
-  most=$$((cores + 1 < $${room:-2} ? cores + 1 : $${room:-2})); echo $$((most > 2 ? most : 2)))
+  most=$$((cores + 2 < $${room:-2} ? cores + 2 : $${room:-2})); echo $$((most > 2 ? most : 2)))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)

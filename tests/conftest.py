@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         # One of several processes: a long test that comes last keeps one of them busy while the others have ended.
         items.sort(key=lambda item: not any(map(item.get_closest_marker, (*_GROUPS, "slow"))))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of later searches for garbage: 14,000 tests make each of them 0.7 seconds long."""
+    gc.collect()
+    gc.freeze()
 
 
 def _group(kind: str, path: Path) -> str:

@@ -12,6 +12,7 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 
 
 @pytest.mark.cluster
+@pytest.mark.long_except("StorageClass.SORTED", reason="the benchmark does the same with either storage")
 @pytest.mark.parametrize("storage", [StorageClass.SORTED, StorageClass.DB])
 def test_a_bookie_is_built_started_and_collected(
     storage: StorageClass, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.large_logs import FIGURES, main
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.long(reason="it makes and plans a log of many ledgers several times")]
 
 
 def test_every_figure_is_measured(capfd: pytest.CaptureFixture[str]) -> None:

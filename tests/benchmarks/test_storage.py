@@ -15,6 +15,7 @@ LIKE_ANOTHER = {"latency-three", "interleaved-while-written"}
 
 
 @pytest.mark.cluster
+@pytest.mark.long(reason="it runs every section of a benchmark, each with bookies of its own")
 def test_every_section_yields_its_figures_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sections = [name for name in storage.SECTIONS if name not in LIKE_ANOTHER]
     only = [word for name in sections for word in ("--only", name)]

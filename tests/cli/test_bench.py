@@ -58,6 +58,7 @@ def test_seconds_end_a_write_and_a_read_that_have_no_other_end(console: Console)
 
 
 @pytest.mark.spark
+@pytest.mark.long(reason="it runs each Spark job several times; tests/spark guards the jobs")
 def test_spark_jobs_are_measured_beside_their_limits_and_leave_no_log(console: Console, short_spark, monkeypatch):
     for name, value in short_spark.items():
         monkeypatch.setenv(name, value)

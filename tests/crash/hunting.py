@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bkspark.errors import StorageDamaged
@@ -39,6 +40,14 @@ class Mutant:
     bug: str
     plant: Callable[[], AbstractContextManager[Any]]
     hunt: Callable[[], None]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """The hunt without its first seed: defects of one kind are looked for in the same way."""
+        if not isinstance(self.hunt, partial):
+            return (self.hunt,)
+        chosen = (value for name, value in sorted(self.hunt.keywords.items()) if name != "first_seed")
+        return (self.hunt.func, *(value for value in self.hunt.args if not isinstance(value, int)), *chosen)
 
 
 def hunt_crashes(

@@ -14,6 +14,11 @@ SHARE = 0.004
 """Planted defects of a start are hunted in the act that they concern, in which a third of all pairs is tried."""
 
 
+@pytest.mark.long_except(
+    StorageClass.SORTED.short_name,
+    StorageClass.DB.short_name,
+    reason="the replay of the journal is the same in every storage",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_power_cut_in_the_recovery_of_a_killed_bookie_loses_nothing(kind: str) -> None:
     recoveries = Recoveries(SHARE)

@@ -66,6 +66,7 @@ async def with_victim(cluster: GrayCluster, client: Client) -> LedgerWriter:
         await writer.close()
 
 
+@pytest.mark.long_except("a spare", reason="tests/ledger/test_gray_bookies.py has shorter runs without a spare")
 @pytest.mark.parametrize("spares", [0, 1], ids=["no spare", "a spare"])
 def test_ten_minutes_at_a_tenth_of_the_speed_cost_less_than_a_tenth_of_the_adds(spares: int) -> None:
     limits = WriterOptions()

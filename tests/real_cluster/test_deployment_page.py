@@ -15,6 +15,8 @@ import pytest
 from tests.polling import wait_until
 from tests.real_cluster.machines import COMMAND_S, ROOT, START_S, Machines
 
+pytestmark = pytest.mark.long(reason="it installs packages, and starts Spark on five hosts")
+
 PAGE = ROOT / "docs" / "deployment.md"
 WITH_ARCHIVE = "With `--py-files` and an archive"
 INSTALL_S = 600
