@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from bkspark.core.speeds import ReadSpeeds
 from bkspark.entries import EntryBatch
-from bkspark.errors import AuthenticationFailed, BookieUnavailable, ClientClosed, TlsFailed
+from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.authentication import Authentication
 from bkspark.net.channel import BookieChannel
 from bkspark.net.local_reads import LocalReads
@@ -195,7 +195,8 @@ class BookiePool:
                     _, channel = await asyncio.get_running_loop().create_connection(protocol, *address)
             else:
                 channel = await self._open_protected(bookie, address, protocol, is_v3=make is not BookieChannel)
-        except (TlsFailed, AuthenticationFailed):
+        except BookieUnavailable:
+            # It has no address of its own, or TLS or authentication failed.
             self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise
         except TimeoutError:
