@@ -239,11 +239,15 @@ class BookiePool:
         tasks: list[asyncio.Task[Any]] = [*self._channels.values(), *self._v3_channels.values()]
         self._channels.clear()
         self._v3_channels.clear()
+        error = ClientClosed("the client was closed")
         for task in tasks:
             if not task.done():
                 task.cancel()
+            elif not task.cancelled() and task.exception() is None:
+                # Before anything is awaited: if the caller is cancelled there, no connection is left open.
+                task.result().close(error)
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Channel):
-                result.close(ClientClosed("the client was closed"))
+                result.close(error)
         for local in self._local_reads.values():
             await local.close()
