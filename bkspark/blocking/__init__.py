@@ -11,7 +11,8 @@
             ...
 
 One thread in each process runs the event loop of all its clients; calls may come from any other thread. A process made
-by fork starts its own loop and cannot use clients that were made before the fork: make clients after forking.
+by fork starts its own loop and cannot use what was made before the fork: calls raise RuntimeError, and the end of a
+`with` block closes nothing. Make clients after forking.
 """
 
 from __future__ import annotations

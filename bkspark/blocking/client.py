@@ -67,4 +67,4 @@ class Client(Twin[aio.Client]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._leave(self._asynchronous.close)

@@ -26,8 +26,10 @@ class Leaving(Twin[_AnyWriter]):
     def abandon(self) -> None:
         """Stop without closing the ledger: the next process that opens it with recovery finds its end."""
 
+        asynchronous = self.asynchronous
+
         async def abandon() -> None:
-            self.asynchronous.abandon()
+            asynchronous.abandon()
 
         run(abandon)
 
@@ -35,7 +37,7 @@ class Leaving(Twin[_AnyWriter]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            run(self.asynchronous.close)
-        else:
-            self.abandon()
+        async def abandon() -> None:
+            self._asynchronous.abandon()
+
+        self._leave(self._asynchronous.close if kind is None else abandon)

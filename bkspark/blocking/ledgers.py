@@ -95,4 +95,4 @@ class SnapshotReader(Twin[aio.SnapshotReader]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._leave(self._asynchronous.close)

@@ -42,7 +42,7 @@ class Election(Twin[aio_log.Election]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.resign()
+        self._leave(self._asynchronous.resign)
 
 
 class Log(Twin[aio_log.Log]):

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
@@ -31,6 +31,8 @@ _current: _Loop | None = None
 
 def _loop() -> asyncio.AbstractEventLoop:
     global _current
+    if sys.is_finalizing():
+        raise RuntimeError("a blocking call at interpreter exit would never return: the client's thread has ended")
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = _Loop()
@@ -55,7 +57,8 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
     """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it.
 
     Raises:
-        RuntimeError: it was called on the loop's own thread, where it would wait for itself for ever.
+        RuntimeError: it was called on the loop's own thread, where it would wait for itself for ever, or at interpreter
+            exit, when that thread has ended.
     """
 
     async def call() -> _T:
@@ -70,27 +73,61 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
         raise
 
 
-def run_unless_exiting(work: Callable[[], Awaitable[object]]) -> None:
-    """Call `run`, except at interpreter exit: the loop's thread has stopped then, and the call would never return."""
-    if not sys.is_finalizing():
+def check_process(made_in: int) -> None:
+    """Raise RuntimeError unless this is the process with the id `made_in`, in which an object was made.
+
+    A process made by fork has the sockets of its parent. What it sent there would mix with the parent's requests, and
+    its entries would take the ids of the parent's.
+    """
+    if made_in != os.getpid():
+        raise RuntimeError(
+            f"process {made_in} made this object, and only that process can use it: make clients after forking"
+        )
+
+
+def run_unless_leaving(work: Callable[[], Awaitable[object]], made_in: int) -> None:
+    """Call `run` to close what process `made_in` made, except in two cases.
+
+    At interpreter exit the loop's thread has stopped, and the call would never return. In a process made by fork, the
+    connections are those of the parent, which goes on using them.
+    """
+    if not sys.is_finalizing() and made_in == os.getpid():
         run(work)
 
 
 def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
     """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
-    items = make()
+    items, made_in = make(), os.getpid()
     closing = getattr(items, "aclose", None)
+    step: asyncio.Task[Any] | None = None
+
+    async def next_item() -> _T:
+        nonlocal step
+        step = asyncio.current_task()
+        return await items.__anext__()
+
+    async def close() -> None:
+        # A step that Ctrl-C interrupted may not have ended yet, and a generator that runs cannot be closed. Ctrl-C may
+        # also have come before `run` could cancel the step.
+        if step is not None and not step.done():
+            if not step.cancelling():
+                step.cancel()
+            await asyncio.wait([step])
+        if closing is not None:
+            await closing()
+
     try:
         while True:
+            check_process(made_in)
             try:
-                item = run(items.__anext__)
+                item = run(next_item)
             except StopAsyncIteration:
                 closing = None
                 return
             yield item
     finally:
         if closing is not None:
-            run_unless_exiting(closing)
+            run_unless_leaving(close, made_in)
 
 
 def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:

@@ -15,12 +15,13 @@ import asyncio
 import concurrent.futures
 import functools
 import inspect
+import os
 import types
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from bkspark.blocking.loop import iterate, run, submitted
+from bkspark.blocking.loop import check_process, iterate, run, run_unless_leaving, submitted
 
 _Asynchronous = TypeVar("_Asynchronous")
 _P = ParamSpec("_P")
@@ -34,11 +35,22 @@ class Twin(Generic[_Asynchronous]):
 
     def __init__(self, asynchronous: _Asynchronous) -> None:
         self._asynchronous = asynchronous
+        self._made_in = os.getpid()
+        """The id of the process that made this object. Constant."""
 
     @property
     def asynchronous(self) -> _Asynchronous:
-        """The asyncio object that this one calls; use it only on this module's loop (`run`, `iterate`)."""
+        """The asyncio object that this one calls; use it only on this module's loop (`run`, `iterate`).
+
+        Raises:
+            RuntimeError: this process was forked from the one that made the object.
+        """
+        check_process(self._made_in)
         return self._asynchronous
+
+    def _leave(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run what ends a `with` block; nothing in a forked process and at interpreter exit (`run_unless_leaving`)."""
+        run_unless_leaving(work, self._made_in)
 
 
 @overload
@@ -58,7 +70,8 @@ def blocking(
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Any:
-        result = run(lambda: call(self._asynchronous, *args, **kwargs))
+        asynchronous = self.asynchronous
+        result = run(lambda: call(asynchronous, *args, **kwargs))
         return result if twin is None else twin(result)
 
     return _described(method, call, lambda returned: returned if twin is None else twin)
@@ -71,7 +84,9 @@ def iterating(
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
-        return iterate(lambda: call(self._asynchronous, *args, **kwargs))
+        check_process(self._made_in)
+        # Not before the first step: the process may be forked between this call and that.
+        return iterate(lambda: call(self.asynchronous, *args, **kwargs))
 
     return _described(method, call, lambda returned: types.GenericAlias(Iterator, typing.get_args(returned)))
 
@@ -83,7 +98,8 @@ def submitting(
 
     @functools.wraps(call)
     def method(self: Twin[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> concurrent.futures.Future[_T]:
-        return submitted(lambda: call(self._asynchronous, *args, **kwargs))
+        asynchronous = self.asynchronous
+        return submitted(lambda: call(asynchronous, *args, **kwargs))
 
     return _described(
         method, call, lambda returned: types.GenericAlias(concurrent.futures.Future, typing.get_args(returned))

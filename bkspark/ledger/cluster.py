@@ -177,11 +177,14 @@ class Cluster:
         async with self._connecting:
             self._is_closed = True
             context, self._context = self._context, None
-            if context is not None:
-                await context.pool.close()
-            if self._tree is not None:
-                await self._tree.close()
-                self._tree = None
+            tree, self._tree = self._tree, None
+            try:
+                if context is not None:
+                    await context.pool.close()
+            finally:
+                # Also if this call is cancelled: nothing else refers to the connections now.
+                if tree is not None:
+                    await tree.close()
 
     async def __aenter__(self) -> Self:
         return await self.connect()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import uuid
 
 from bkspark.errors import MetadataAccessDenied, MetadataError, NoSuchNode
@@ -23,6 +24,7 @@ from bkspark.tasks import start_kept
 ELECTIONS_ROOT = "/bkspark/elections"
 _MARK = "__lock__"
 _SEQUENCE_DIGITS = 10
+_SEQUENCE = re.compile(f"[0-9]{{{_SEQUENCE_DIGITS}}}")
 RETRY_PAUSE_S = 0.5
 """Pause before an unreachable store is tried again."""
 RESIGN_TRIES_MAX = 4
@@ -119,7 +121,7 @@ class Election:
             names = await self._tree.children(self._path)
         except NoSuchNode:
             return []
-        numbered = [name for name in names if _MARK in name and name[-_SEQUENCE_DIGITS:].isdigit()]
+        numbered = [name for name in names if _MARK in name and _SEQUENCE.fullmatch(name[-_SEQUENCE_DIGITS:])]
         return sorted(numbered, key=lambda name: int(name[-_SEQUENCE_DIGITS:]))
 
     async def _wait_for(self, path: str) -> None:

@@ -133,21 +133,32 @@ class BookieRegistry:
         return None
 
     async def resolve(self, bookie_id: str) -> tuple[str, int]:
-        """Return (host, port) of a bookie. If it is not registered, its id is used if that has the form host:port.
+        """Return (host, port) of a bookie. If it is not registered, its last address is used, or its id if that has the
+        form host:port, unless another bookie is registered at that address.
+
+        Such a bookie would truly say that it has none of the entries, and a recovery would take that for the answer of
+        the bookie that was there before.
 
         Raises:
-            BookieUnavailable: it is not registered and its id is not an address.
+            BookieUnavailable: it is not registered, and its address is unknown or another bookie's now.
         """
         address = await self.registration(bookie_id)
         if address is not None:
             return address.host, address.port
         last = self._addresses.get(bookie_id)
-        if last is not None:
-            return last.host, last.port
         try:
-            return parse_host_port(bookie_id)
+            found = parse_host_port(bookie_id) if last is None else (last.host, last.port)
         except ValueError:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered", bookie=bookie_id) from None
+        others = [each for each in await self.registered_ids() if each != bookie_id]
+        for other, its in zip(others, await asyncio.gather(*map(self.registration, others))):
+            if its is not None and (its.host, its.port) == found:
+                raise BookieUnavailable(
+                    f"bookie {bookie_id} is not registered, and its address {found[0]}:{found[1]} is that of bookie "
+                    f"{other} now",
+                    bookie=bookie_id,
+                )
+        return found
 
     async def racks(self) -> RackMap:
         """Return the racks and hosts of the bookies that the cluster's rack map names (`bkspark.metadata.racks`).

@@ -10,6 +10,7 @@ such. A session has one candidate: every vote of the session is its own, also if
 from __future__ import annotations
 
 import contextlib
+import re
 
 from google.protobuf import text_format
 
@@ -20,6 +21,8 @@ from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.uri import MetadataUri
 
 _VOTE = "V_"
+_NAME = re.compile(rf"{_VOTE}-?[0-9]{{1,10}}")
+"""A vote's name; ZooKeeper's sequence numbers are 32-bit ones."""
 
 
 class AuditorElection:
@@ -88,8 +91,7 @@ class AuditorElection:
 
 
 def _is_vote(name: str) -> bool:
-    number = name.removeprefix(_VOTE)
-    return number != name and number.isascii() and number.removeprefix("-").isdigit()
+    return _NAME.fullmatch(name) is not None
 
 
 def _decode(data: bytes, vote: str) -> str:

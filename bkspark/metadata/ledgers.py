@@ -235,7 +235,8 @@ class LedgerStore:
         Raises:
             MetadataVersion: another client changed it.
             NoSuchLedger: it was deleted.
-            MetadataError: the store failed, and it is unknown whether the write took effect.
+            MetadataError: the store failed, and it is unknown whether the write took effect; or it refuses the write,
+                which took no effect, and `is_outage` is False.
         """
         path = await self._path(ledger_id)
         metadata = replace(metadata, ctoken=0)
@@ -260,13 +261,16 @@ class LedgerStore:
             return await self._tree.set(path, data, version)
         except NoSuchNode:
             raise
-        except MetadataError:
+        except MetadataError as error:
             # MetadataVersion may also be caused by our own write: its answer was lost, and it was sent twice.
+            failure = error
             stored, stat = await self._tree.get(path)
         if stat.version == version + 1 and stored == data:
             return stat
         if stat.version != version:
             raise MetadataVersion(f"node {path} has version {stat.version}, not the expected {version}")
+        if not failure.is_outage and not isinstance(failure, MetadataVersion):
+            raise failure
         return None
 
     async def delete(self, ledger_id: int) -> None:

@@ -80,9 +80,27 @@ def decode(data: bytes, name: str) -> RepairReport:
         values: dict[str, Any] = {key: value for key, value in facts.items() if key in known}
         values["repairs"] = tuple(Repairing(**each) for each in values.get("repairs", ()))
         values["postponements"] = tuple(Postponed(**each) for each in values.get("postponements", ()))
-        return RepairReport(**values)
+        report = RepairReport(**values)
+        parts: list[RepairReport | Repairing | Postponed] = [report, *report.repairs, *report.postponements]
+        for each in parts:
+            _check_types(each)
+        return report
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise MetadataFormat(f"the report of {name} on its repairs cannot be read: {error}") from None
+
+
+def _check_types(part: RepairReport | Repairing | Postponed) -> None:
+    """Raise ValueError unless the texts and numbers of a decoded part are texts and whole numbers."""
+    for name in (each.name for each in dataclasses.fields(part)):
+        value = getattr(part, name)
+        if name == "causes":
+            is_right = isinstance(value, dict) and all(type(count) is int for count in value.values())
+        elif name in ("repairs", "postponements"):
+            continue
+        else:
+            is_right = type(value) is (str if name in ("worker", "error") else int)
+        if not is_right:
+            raise ValueError(f"{name} is {value!r:.40}")
 
 
 class RepairReports:

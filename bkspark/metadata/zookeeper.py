@@ -139,6 +139,10 @@ class ZooKeeperTree(Tree):
                 f"no ZooKeeper answers at {self._address} (waited {self._call_timeout_s:g} s): start it, or correct "
                 f"the metadata URI{self._why()}"
             ) from None
+        except BaseException:
+            # A cancelled caller has no tree to close, and kazoo would try to connect for ever.
+            self._stop()
+            raise
         if self._is_refused:
             self._stop()
             raise MetadataAccessDenied(f"no session at ZooKeeper {self._address}{self._why()}")
@@ -256,10 +260,7 @@ class ZooKeeperTree(Tree):
             ) from None
         except kazoo_errors.KazooException as error:
             if isinstance(error, kazoo_errors.ConnectionLoss) and data_bytes > REQUEST_BYTES_MAX - 2 * len(path):
-                raise MetadataError(
-                    f"metadata node {path} takes {data_bytes} bytes, more than ZooKeeper's limit (jute.maxbuffer, "
-                    f"{REQUEST_BYTES_MAX} unless configured)"
-                ) from None
+                raise _too_large(path, data_bytes) from None
             raise self._translated(error, what, path) from None
 
     async def _call_once(self, start: Callable[[], Any], convert: Callable[[Any], Any] | None) -> Any:
@@ -277,6 +278,8 @@ class ZooKeeperTree(Tree):
             value, error = result.value, result.exception
             if error is None and convert is not None:
                 value = convert(value)
+            if error is not None and not isinstance(error, kazoo_errors.KazooException):
+                error = MetadataError(f"ZooKeeper at {self._address} sent an answer that cannot be read: {error!r}")
             self._on_loop(settle, value, error)
 
         await self._connected.wait()
@@ -432,7 +435,8 @@ class ZooKeeperTree(Tree):
         self._watches.add(watch)
         try:
             await self._call("a watch", path, watch.arm)
-        except MetadataError:
+        except BaseException:
+            # Also if it is cancelled: only what is returned below can end the watch.
             self._watches.discard(watch)
             raise
 
@@ -484,6 +488,16 @@ def _context(options: ZooKeeperOptions) -> TlsContext | None:
         return TlsContext(options.tls, is_server=False)
     except ConfigurationError as error:
         raise in_keys_of_zookeeper(error) from None
+
+
+def _too_large(path: str, data_bytes: int) -> MetadataError:
+    error = MetadataError(
+        f"metadata node {path} takes {data_bytes} bytes, more than ZooKeeper's limit (jute.maxbuffer, "
+        f"{REQUEST_BYTES_MAX} unless configured)"
+    )
+    # Each further try would cost all users of the session their connection again.
+    error.is_outage = False
+    return error
 
 
 def _kazoo_acls(acls: AclList) -> list[ACL]:

@@ -2,7 +2,7 @@
 
 kazoo's own SASL needs pure-sasl, which is not maintained, and reports a session before it is logged in, so that
 requests would be sent as an unknown client. Its TLS supports only PEM files, and waits for the socket while OpenSSL
-holds answers that it has decrypted. This module replaces one method of kazoo's connection, which is not part of its
+holds answers that it has decrypted. This module replaces two methods of kazoo's connection, which are not part of its
 public interface; setup.cfg pins kazoo for that reason.
 
 A failed login, or a server that cannot be trusted, ends one attempt. Further attempts follow. They read the JAAS file
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionDropped
+from kazoo.exceptions import AuthFailedError, ConnectionDropped, ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import SASL, int_struct, read_string
@@ -120,6 +120,23 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
                 raise
         self._on_ready()
         return timeouts
+
+    def _read_socket(self, read_timeout: float) -> object:
+        """Take an answer or an event. Called by kazoo, whose thread would end for ever with any other exception.
+
+        These mean that the bytes are not ZooKeeper's: cut off, or an answer to another request. Another connection is
+        made then.
+        """
+        pending = self.client._pending
+        first = pending[0] if pending else None
+        try:
+            result: object = super()._read_socket(read_timeout)
+        except (struct.error, ValueError, LookupError, RuntimeError) as error:
+            if first is not None and first[1] is not None and first not in pending and not first[1].ready():
+                # kazoo has taken it out, and does not complete it.
+                first[1].set_exception(ConnectionLoss())
+            raise ConnectionDropped(f"it does not answer as ZooKeeper does: {error!r}") from error
+        return result
 
     def _log_in(self, login: ClientExchange, timeout_s: float) -> None:
         token: bytes | None = login.first()

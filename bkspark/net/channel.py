@@ -135,6 +135,8 @@ class BookieChannel(BookieConnection):
         finally:
             if waiting in queue:
                 queue.remove(waiting)
+            if not queue and self._last_reads.get(ledger_id) is queue:
+                del self._last_reads[ledger_id]
 
     async def batch_read(
         self, ledger_id: int, first_entry: int, entries_max: int, bytes_max: int, digest: EntryDigest

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from bkspark.core.speeds import ReadSpeeds
 from bkspark.entries import EntryBatch
-from bkspark.errors import AuthenticationFailed, BookieUnavailable, ClientClosed, TlsFailed
+from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.authentication import Authentication
 from bkspark.net.channel import BookieChannel
 from bkspark.net.local_reads import LocalReads
@@ -195,7 +195,8 @@ class BookiePool:
                     _, channel = await asyncio.get_running_loop().create_connection(protocol, *address)
             else:
                 channel = await self._open_protected(bookie, address, protocol, is_v3=make is not BookieChannel)
-        except (TlsFailed, AuthenticationFailed):
+        except BookieUnavailable:
+            # It has no address of its own, or TLS or authentication failed.
             self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise
         except TimeoutError:
@@ -238,11 +239,15 @@ class BookiePool:
         tasks: list[asyncio.Task[Any]] = [*self._channels.values(), *self._v3_channels.values()]
         self._channels.clear()
         self._v3_channels.clear()
+        error = ClientClosed("the client was closed")
         for task in tasks:
             if not task.done():
                 task.cancel()
+            elif not task.cancelled() and task.exception() is None:
+                # Before anything is awaited: if the caller is cancelled there, no connection is left open.
+                task.result().close(error)
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Channel):
-                result.close(ClientClosed("the client was closed"))
+                result.close(error)
         for local in self._local_reads.values():
             await local.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bkspark.blocking.loop import run_unless_exiting
+from bkspark.blocking.loop import run_unless_leaving
 from bkspark.net.pool import BookiePool, NetOptions, resolver
 
 KEPT_S = 10.0
@@ -47,11 +47,11 @@ def _over_network(net: NetOptions) -> NetOptions:
 def task_pool(addresses: _Addresses, net: NetOptions) -> Iterator[BookiePool]:
     """Lend a task a pool as from `new_pool`: that of the process's last task, if it was recent and had the same
     bookies and settings. A task that ends early closes its connections."""
-    pool = _take_kept(addresses, net) or new_pool(addresses, net)
+    pool, made_in = _take_kept(addresses, net) or new_pool(addresses, net), os.getpid()
     try:
         yield pool
     except BaseException:
-        run_unless_exiting(pool.close)
+        run_unless_leaving(pool.close, made_in)
         raise
     _keep(addresses, pool)
 
@@ -66,7 +66,7 @@ def _take_kept(addresses: _Addresses, net: NetOptions) -> BookiePool | None:
     is_alike = known == addresses and pool.options == _over_network(net)
     if is_alike and time.monotonic() - since_s < KEPT_S:
         return pool
-    run_unless_exiting(pool.close)
+    run_unless_leaving(pool.close, os.getpid())
     return None
 
 
@@ -75,4 +75,4 @@ def _keep(addresses: _Addresses, pool: BookiePool) -> None:
     with _lock:
         before, _kept = _kept, (addresses, pool, time.monotonic())
     if before is not None:
-        run_unless_exiting(before[1].close)
+        run_unless_leaving(before[1].close, os.getpid())

@@ -11,5 +11,5 @@ LENGTH_AT = 24
 """Offsets of these fields in an entry; the ledger id comes first."""
 HEADER_BYTES = 32
 ENTRY_BYTES_MIN = 16
-"""An entry at a bookie has at least its two ids; it may end before the LAC."""
+"""An entry at a bookie has at least its two ids. Earlier versions took some that end before the LAC."""
 MASTER_KEY_BYTES = 20

@@ -2,9 +2,10 @@
 
 The supervisor starts each bookie as a process of its own, with the keys that `settings.instances` derives. It serves no
 client itself. When all bookies serve, it prints a line and reports READY to the service manager. SIGTERM and SIGINT
-stop all of them in order; SIGHUP reaches each of them. A bookie that ends with an error is started again, after a pause
-that doubles each time. One that ends without an error was stopped by an operator, and stays stopped. If a bookie cannot
-start at first, all bookies end, with its exit code. When the supervisor dies, the kernel kills the bookies.
+stop all of them in order, and the exit code is 1 if one of them ends with an error then; SIGHUP reaches each of them. A
+bookie that ends with an error is started again, after a pause that doubles each time. One that ends without an error
+was stopped by an operator, and stays stopped. If a bookie cannot start at first, all bookies end, with its exit code.
+When the supervisor dies, the kernel kills the bookies.
 
 Placement treats the host as one failure domain: see `bkspark.core.placement`.
 """
@@ -18,13 +19,14 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from subprocess import SubprocessError
 from typing import Any
 
 from bkspark.parent_death import die_with_parent
 from bookie_service.admin.log_output import INSTANCE_VARIABLE
 from bookie_service.admin.service_manager import ServiceManager
-from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
+from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals, ignore_harmless
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class _Supervisor:
         """What each instance printed when it first served."""
         self._all_serve = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._has_failed_to_stop = False
+        """Whether an instance ended with an error when all were stopped. Set once."""
 
     async def run(self, signals: ShutdownSignals, *, as_json: bool) -> int:
         """Run the instances; return the exit code when all have ended."""
@@ -88,7 +92,7 @@ class _Supervisor:
             await asyncio.gather(*kept, return_exceptions=True)
         finally:
             announcing.cancel()
-        return code
+        return code or int(self._has_failed_to_stop)
 
     def _stop(self) -> None:
         self._manager.stopping("all bookies stop")
@@ -105,8 +109,14 @@ class _Supervisor:
         pause_s = PAUSE_S_MIN
         while not self._stopping.is_set():
             began = time.monotonic()
-            code = await self._run_once(number)
+            try:
+                code = await self._run_once(number)
+            except (OSError, SubprocessError) as error:
+                # For example no memory for a process: it must not end the supervisor, and all other bookies with it.
+                logger.error("instance %d cannot be started: %s", number, error)
+                code = 1
             if self._stopping.is_set():
+                self._note_end(number, code)
                 return
             if number not in self._facts:
                 raise _CannotStart(number, code if code > 0 else 1)
@@ -119,6 +129,13 @@ class _Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _note_end(self, number: int, code: int) -> None:
+        """Note how an instance ended that was stopped."""
+        # SIGTERM ends a process whose interpreter has not begun to handle it. It has promised nothing to any client.
+        if code not in (0, -signal.SIGTERM):
+            self._has_failed_to_stop = True
+            logger.error("instance %d %s when it was stopped", number, _ending(code))
 
     async def _run_once(self, number: int) -> int:
         """Start an instance, and return its exit code when it ends."""
@@ -133,7 +150,7 @@ class _Supervisor:
             env={name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
             | {INSTANCE_VARIABLE: str(number)},
             process_group=0,
-            preexec_fn=die_with_parent(os.getpid()),
+            preexec_fn=_prepared(os.getpid()),
         )
         self._processes[number] = process
         if self._stopping.is_set():
@@ -160,6 +177,22 @@ class _Supervisor:
             names = ", ".join(str(facts["id"]) for facts in instances)
             print(f"{self._count} bookies serve: {names} (supervisor pid {os.getpid()})", flush=True)
         self._manager.ready(f"{self._count} bookies serve")
+
+
+def _prepared(parent_pid: int) -> Callable[[], None]:
+    """Return a `preexec_fn` of an instance: it dies with its supervisor, and no harmless signal ends it.
+
+    A bookie handles SIGHUP only when its interpreter runs. One that comes before, from a supervisor that passes it on,
+    would end the bookie, and with a bookie that cannot start all of them.
+    """
+    tie = die_with_parent(parent_pid)
+
+    def prepare() -> None:
+        ignore_harmless()
+        if tie is not None:
+            tie()
+
+    return prepare
 
 
 def _ending(code: int) -> str:

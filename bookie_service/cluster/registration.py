@@ -38,6 +38,8 @@ class Registration:
         """Registers again until it succeeds; None: that was never necessary."""
         self._is_due = False
         """Whether something has changed since the last attempt began."""
+        self._has_left = False
+        """Whether `leave` was called: from then on nothing is registered. Set once."""
         self.is_registered = False
         """Whether the store knows the bookie, in its current mode or the other one."""
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -66,7 +68,12 @@ class Registration:
             await asyncio.wait([self._again], timeout=SETTLE_S)
 
     async def leave(self) -> None:
-        """Remove the registration if the store can be reached. It ends with the session in any case."""
+        """Remove the registration if the store can be reached. It ends with the session in any case.
+
+        The bookie may need minutes to stop after this. A session that expires meanwhile, or a change of its mode, does
+        not register it again: clients would choose it.
+        """
+        self._has_left = True
         if self._again is not None:
             self._again.cancel()
             await asyncio.wait([self._again])
@@ -83,12 +90,14 @@ class Registration:
 
     def _on_session_expired(self) -> None:
         self.is_registered = False
+        if self._has_left:
+            return
         logger.warning("the metadata session expired; bookie %s registers again", self._bookie_id)
         self._register_soon()
 
     def _register_soon(self) -> None:
-        self._is_due = True
-        if self._again is None or self._again.done():
+        self._is_due = not self._has_left
+        if self._is_due and (self._again is None or self._again.done()):
             self._again = asyncio.ensure_future(self._register_again())
 
     async def _register_again(self) -> None:

@@ -76,13 +76,13 @@ class AddBatch:
     def lacs_are_right(self, octets: np.ndarray) -> bool | np.ndarray:
         """Return whether the LACs of the adds are possible ones (`bkspark.wire.lac`): one bool for all, or one per add.
 
-        An entry that ends before its LAC carries no LAC.
+        An entry that ends before its LAC has no right one: Apache's storages refuse it with EBADREQ, too.
         """
         has_lac = self.sizes >= _LAC_END
         if has_lac.all():
             right = self._have_right_lacs(octets, slice(None))
         else:
-            right = np.ones(len(self), bool)
+            right = np.zeros(len(self), bool)
             rows = np.flatnonzero(has_lac)
             right[rows] = self._have_right_lacs(octets, rows)
         return True if right.all() else right

@@ -35,7 +35,8 @@ def add_statuses(
         lacs_are_right: a bool per add, or one for all: the LAC is possible for the entry (`bkspark.wire.lac`).
         fenced: only recovery adds pass.
         read_only: only high-priority adds pass, and only if `takes_recovery_adds`.
-        in_limbo: only recovery adds pass, because a fence may have been lost (docs/protocol.md §6.10).
+        in_limbo: only recovery adds pass, because a fence may have been lost (docs/protocol.md §6.10). Others get EIO,
+            which clients take for a failure of this bookie alone.
     """
     lowest, highest = _bounds(entry_ids)
     is_plain = keys_match is True and lacs_are_right is True and not (fenced or read_only or in_limbo)
@@ -45,7 +46,7 @@ def add_statuses(
     if fenced:
         statuses[(flags & RECOVERY_ADD) == 0] = Status.EFENCED
     elif in_limbo:
-        statuses[(flags & RECOVERY_ADD) == 0] = Status.EUA
+        statuses[(flags & RECOVERY_ADD) == 0] = Status.EIO
     statuses[np.logical_not(keys_match)] = Status.EUA
     if read_only:
         statuses[((flags & HIGH_PRIORITY) == 0) | (not takes_recovery_adds)] = Status.EREADONLY

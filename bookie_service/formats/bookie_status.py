@@ -18,6 +18,8 @@ from dataclasses import dataclass
 STATUS_NAME = "BOOKIE_STATUS"
 _VERSION = 1
 _READ_ONLY, _READ_WRITE = "READ_ONLY", "READ_WRITE"
+CHANGED_MS_MAX = 10**18 - 1
+"""The latest time that a status can have."""
 STATUS_BYTES_MAX = 1024
 """A longer file does not have this form."""
 
@@ -41,7 +43,7 @@ def decode_status(data: bytes) -> BookieStatus | None:
     if len(parts) not in (3, 4) or parts[0].strip() != str(_VERSION) or parts[1] not in (_READ_ONLY, _READ_WRITE):
         return None
     text = parts[2].strip()
-    if not text.isdecimal() or len(text) > 18:
+    if not text.isdecimal() or len(text) > len(str(CHANGED_MS_MAX)):
         return None
     is_operators = len(parts) == 3 or parts[3].strip() == "true"
     return BookieStatus(parts[1] == _READ_ONLY and is_operators, int(text))

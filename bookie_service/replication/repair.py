@@ -31,7 +31,7 @@ from bkspark.core.copies import settled_fragments
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
-from bkspark.errors import BookKeeperError, NotEnoughBookies
+from bkspark.errors import BookKeeperError, NoSuchLedger, NotEnoughBookies
 
 TARGETS_TRIED_MAX = 3
 """How many bookies may fail to take copies before the ledger is deferred."""
@@ -275,8 +275,8 @@ class RepairCore:
         return self._end(Outcome.GONE, None)
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[Effect]:
-        """Defer the ledger: the metadata store failed, or the ledger could not be recovered."""
-        return self._end(Outcome.DEFERRED, error)
+        """End: the metadata store failed, the ledger could not be recovered, or it was deleted meanwhile."""
+        return self.on_gone() if isinstance(error, NoSuchLedger) else self._end(Outcome.DEFERRED, error)
 
     # ---- decisions ----
 

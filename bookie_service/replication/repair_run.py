@@ -78,10 +78,7 @@ class RepairRun:
                 assert_never(effect)
 
     async def _write(self, effect: WriteMetadata) -> list[Effect]:
-        try:
-            return await write_metadata(self._context.ledgers, self._core, self._core.ledger_id, effect)
-        except NoSuchLedger:
-            return self._core.on_gone()
+        return await write_metadata(self._context.ledgers, self._core, self._core.ledger_id, effect)
 
     async def _inspect(self, effect: InspectCopies) -> list[Effect]:
         core = self._core

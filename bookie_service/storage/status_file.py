@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bookie_service.formats import bookie_status
 from bookie_service.formats.bookie_status import STATUS_NAME, BookieStatus
@@ -30,11 +31,15 @@ class StatusFile:
         return bookie_status.latest(found)
 
     def write(self, status: BookieStatus) -> None:
-        """Store a status durably, in at least one directory.
+        """Store a status durably, in at least one directory. Its time becomes later than that of the last one.
 
         Raises:
             OSError: no directory took it.
         """
+        last = self.read()
+        if last is not None and last.changed_ms >= status.changed_ms:
+            # The clock was set back. In a directory that takes no writes now, the last status must not look later.
+            status = replace(status, changed_ms=min(last.changed_ms + 1, bookie_status.CHANGED_MS_MAX))
         errors: list[OSError] = []
         for path in self._paths:
             try:

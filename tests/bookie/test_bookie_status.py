@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_service.formats.bookie_status import BookieStatus, decode_status, encode_status, latest
+from bookie_service.formats.bookie_status import CHANGED_MS_MAX, BookieStatus, decode_status, encode_status, latest
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.status_file import StatusFile
 
@@ -52,6 +52,24 @@ def test_latest_of_several_directories_counts(tmp_path: Path) -> None:
     (tmp_path / "a" / "BOOKIE_STATUS").write_bytes(encode_status(BookieStatus(False, 6)))
     assert stored.read() == BookieStatus(False, 6)
     assert latest([None, None]) is None
+
+
+def test_change_after_the_clock_was_set_back_counts_also_where_a_directory_does_not_take_it(tmp_path: Path) -> None:
+    """The status of before looked like the later one: the bookie was read-only again after a restart."""
+    hurt, hidden = tmp_path / "b", tmp_path / "hidden"
+    for directory in (tmp_path / "a", hurt):
+        directory.mkdir()
+    stored = StatusFile(LocalFiles(), [str(tmp_path / "a"), str(hurt)])
+    stored.write(BookieStatus(True, 2000))
+    hurt.rename(hidden)
+    stored.write(BookieStatus(False, 1000))
+    hidden.rename(hurt)
+    status = stored.read()
+    assert status is not None
+    assert not status.is_read_only
+    (tmp_path / "a" / "BOOKIE_STATUS").write_bytes(encode_status(BookieStatus(True, CHANGED_MS_MAX)))
+    stored.write(BookieStatus(False, 3000))
+    assert stored.read() == BookieStatus(False, CHANGED_MS_MAX)
 
 
 def test_status_that_no_directory_takes_is_an_error(tmp_path: Path) -> None:

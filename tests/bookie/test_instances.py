@@ -143,6 +143,95 @@ def test_instance_that_cannot_start_ends_all_and_is_named(host: Host) -> None:
     assert not listens(host.port)
 
 
+SUPERVISE = """
+import logging, sys
+from bookie_service.admin import instances
+from bookie_service.admin.shutdown import ShutdownSignals
+
+logging.basicConfig()
+instances.PAUSE_S_MIN = instances.PAUSE_S_MAX = 0.01
+signals = ShutdownSignals()
+signals.begin()
+sys.exit(instances.run(sys.argv[1:], 2, signals, as_json=True))
+"""
+INSTANCE = """
+import json, pathlib, signal, sys, time
+number = int(sys.argv[-1])
+status = pathlib.Path("/proc/self/status").read_text()
+ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
+signals = [each for each in range(1, 32) if ignored >> each - 1 & 1]
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(AT_STOP))
+print(json.dumps({"id": "b", "signals": signals}), flush=True)
+if number == 2:
+    AT_ONCE
+while True:
+    time.sleep(60)
+"""
+
+
+class Programs:
+    """A supervisor of two programs in place of bookies. They tell which signals they ignore from the beginning."""
+
+    def __init__(self, directory: Path, *, at_stop: str = "0", at_once: str = "pass") -> None:
+        """`at_stop`: the exit code upon SIGTERM, an expression of `number`. `at_once`: what the second one does."""
+        self.log = directory / "log"
+        self.python = directory / "python"
+        self.install()
+        instance = INSTANCE.replace("AT_STOP", at_stop).replace("AT_ONCE", at_once)
+        self._command = [sys.executable, "-c", SUPERVISE, str(self.python), "-c", instance]
+
+    def install(self) -> None:
+        self.python.symlink_to(sys.executable)
+
+    @contextlib.contextmanager
+    def supervised(self) -> Iterator[tuple[ChildProcess, list[dict[str, Any]]]]:
+        """The supervisor, and what it reports of each program."""
+        supervisor = ChildProcess("supervisor", self._command, self.log)
+        try:
+            line = next(supervisor.lines(time.monotonic() + START_S), None)
+            assert line is not None, supervisor.last_log_line()
+            yield supervisor, json.loads(line)["instances"]
+        finally:
+            supervisor.stop(STOP_S)
+
+
+def test_signals_that_reach_an_instance_before_it_handles_them_do_not_end_it(tmp_path: Path) -> None:
+    """A SIGHUP at that moment ended the instance, which counted as one that cannot start: all bookies stopped."""
+    with Programs(tmp_path).supervised() as (supervisor, instances):
+        for facts in instances:
+            assert {signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2} <= {*facts["signals"]}
+    assert supervisor.exit_code == 0
+
+
+def test_instance_that_fails_when_it_is_stopped_is_the_supervisors_failure(tmp_path: Path) -> None:
+    """A bookie whose journal fails while it stops ends with exit code 1, and so must the service of all of them."""
+    programs = Programs(tmp_path, at_stop="3 if number == 2 else 0")
+    with programs.supervised() as (supervisor, _):
+        pass
+    assert supervisor.exit_code == 1
+    assert "instance 2 ended with exit code 3 when it was stopped" in programs.log.read_text()
+
+
+def test_instance_that_cannot_be_started_again_ends_no_other(tmp_path: Path) -> None:
+    """As without memory for a process, after the kernel killed a bookie for the same reason: the error ended the
+    supervisor, and with it all bookies, by SIGKILL."""
+    gone, back = tmp_path / "gone", tmp_path / "back"
+    at_once = f"""
+    gone, back = pathlib.Path({str(gone)!r}), pathlib.Path({str(back)!r})
+    if not gone.exists():
+        gone.touch()
+        pathlib.Path({str(tmp_path / "python")!r}).unlink()
+        sys.exit(1)
+    back.touch()
+"""
+    programs = Programs(tmp_path, at_once=at_once.strip())
+    with programs.supervised() as (supervisor, _):
+        wait_until(lambda: "instance 2 cannot be started" in programs.log.read_text(), "a failed start")
+        programs.install()
+        wait_until(back.exists, "the second program to run again")
+    assert supervisor.exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

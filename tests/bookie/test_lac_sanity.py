@@ -41,6 +41,12 @@ def frame(entry_id: int, lac: int, flags: int = 0, ledger_id: int = LEDGER) -> b
     return struct.pack(">ii", 24 + len(body), v2.header_word(v2.ADD, flags)) + KEY + body
 
 
+def cut(entry_id: int, size: int) -> bytes:
+    """The frame of an add whose entry is cut to this size."""
+    body = entry(entry_id, entry_id - 1)[:size]
+    return struct.pack(">ii", 24 + len(body), v2.header_word(v2.ADD)) + KEY + body
+
+
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
     with Serving(service_options(tmp_path)) as serving:
@@ -132,16 +138,6 @@ def test_no_lac_above_the_last_entry_is_reported(serving: Serving, lac: int) -> 
         assert peer.read_entry(LEDGER, -1, flag=PIGGYBACK, previousLAC=0, timeOut=1).maxLAC == 7
 
 
-@pytest.mark.parametrize("size", [16, 23, 24])
-def test_an_entry_that_ends_before_its_lac_has_no_lac(peer: Peer, size: int) -> None:
-    """A bookie needs no more of an entry than its ids: Apache's bookies ask for the LAC and the length, too."""
-    body = entry(7, 6)[:size]
-    data = struct.pack(">ii", 24 + len(body), v2.header_word(v2.ADD)) + KEY + body
-    assert added(peer, data) == [Status.EOK]
-    assert added(peer, frame(0, -1), data, frame(8, 7)) == [Status.EOK] * 3
-    assert peer.read(LEDGER, 7).body == body
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_runs_are_judged_as_single_adds_are(peer: Peer, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -161,11 +157,12 @@ def test_entries_that_an_older_bookie_took_are_still_there_after_a_restart(
     with monkeypatch.context() as older:
         older.setattr("bookie_service.engine.add_batch.AddBatch.lacs_are_right", lambda self, octets: True)
         with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
-            assert added(peer, *(frame(e, 1 << 62) for e in range(5))) == [Status.EOK] * 5
+            assert added(peer, *(frame(e, 1 << 62) for e in range(5)), cut(5, 16)) == [Status.EOK] * 6
             serving.abandon()
     for _ in range(2):
         with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
             assert [peer.read(LEDGER, e).body for e in range(5)] == [entry(e, 1 << 62) for e in range(5)]
+            assert peer.read(LEDGER, 5).body == entry(5, 4)[:16]
 
 
 def test_an_explicit_lac_is_bounded_as_well(serving: Serving) -> None:
@@ -179,3 +176,16 @@ def test_an_explicit_lac_is_bounded_as_well(serving: Serving) -> None:
             packet = struct.pack(">qq", LEDGER, lac) + bytes(4)
             answer = peer.call(protocol.WRITE_LAC, ledgerId=LEDGER, lac=lac, masterKey=KEY, body=packet)
             assert answer.status == status
+
+
+@pytest.mark.parametrize("size", [16, 17, 23, 24, 31])
+def test_an_entry_that_ends_before_its_lac_is_refused(serving: Serving, size: int) -> None:
+    """Apache's storages read the LAC of an add, and answer EBADREQ if it is not there."""
+    expected = Status.EOK if size >= 24 else Status.EBADREQ
+    with serving.connect() as peer:
+        assert added(peer, cut(7, size)) == [expected]
+        assert added(peer, frame(6, 5), cut(7, size), frame(8, 7)) == [Status.EOK, expected, Status.EOK]
+        assert peer.read(LEDGER, 7).body == (entry(7, 6)[:size] if size >= 24 else b"")
+    with V3Peer(serving.port) as peer:
+        answer = peer.call(protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=9, masterKey=KEY, body=entry(9, 8)[:size])
+        assert answer.status == (StatusCode.EOK if size >= 24 else StatusCode.EBADREQ)

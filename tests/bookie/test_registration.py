@@ -78,6 +78,21 @@ def test_bookie_is_known_from_enter_to_leave_with_its_address(read_only: bool) -
     run(test)
 
 
+@pytest.mark.parametrize("happens", ["the session expires", "the disks are full"])
+def test_bookie_that_has_left_and_is_still_stopping_is_not_registered_again(happens: str) -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        await registration.leave()
+        if happens == "the session expires":
+            bench.store.expire(bench.tree)
+        else:
+            registration.change(read_only=True, reason="its disks are full")
+        await asyncio.sleep(TIMEOUT_S)
+        assert bench.owners() == (None, None)
+
+    run(test)
+
+
 def test_node_of_an_earlier_process_is_replaced_at_once_at_the_start() -> None:
     """The directories are locked, so that process is dead, and its session only has not expired yet."""
 

@@ -432,8 +432,8 @@ def test_ledger_in_limbo_takes_recovery_adds_alone() -> None:
     twin = new_twin()
     add(twin, (5, 0))
     twin.store.limbo.begin([5, 6])
-    assert add(twin, (5, 1)) == [Status.EUA]
-    assert add(twin, (6, 0)) == [Status.EUA]
+    assert add(twin, (5, 1)) == [Status.EIO]
+    assert add(twin, (6, 0)) == [Status.EIO]
     assert add(twin, (5, 1), (6, 0), flags=v2.RECOVERY_ADD) == [Status.EOK] * 2
     assert add(twin, (7, 0)) == [Status.EOK]
 

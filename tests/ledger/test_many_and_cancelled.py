@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.core.metadata import LedgerState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced
+from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced, SessionExpired
 from tests.ledger.in_process import InProcessCluster, run
 from tests.polling import until
 
@@ -185,6 +185,22 @@ def test_cancelled_creation_leaves_a_client_that_works(tmp_path):
         await cancelled_after(turns, client.create())
         async with await client.create() as writer:
             assert await writer.append(b"0") == 0
+
+    at_every_moment(tmp_path, test)
+
+
+def test_cancelled_close_of_a_client_leaves_no_connection_open(tmp_path):
+    async def test(cluster, turns):
+        client = cluster.client()
+        tree = await client.tree()
+        await (await client.create()).append(b"0")
+        channels = [task.result() for task in (await client.context()).pool._channels.values()]
+        assert len(channels) == 3
+        await cancelled_after(turns, client.close())
+        await client.close()
+        assert all(channel.lost is not None for channel in channels)
+        with pytest.raises(SessionExpired):
+            await tree.exists("/")
 
     at_every_moment(tmp_path, test)
 

@@ -51,6 +51,20 @@ def test_contenders_lead_one_at_a_time_in_the_order_in_which_they_came() -> None
     asyncio.run(lead_in_turn([store.session() for _ in range(3)]))
 
 
+def test_nodes_beside_the_contenders_do_not_end_the_election() -> None:
+    """`isdigit` is true of superscripts, which no number has: one such node ended every call."""
+
+    async def test() -> None:
+        tree = MemoryStore().session()
+        for name in ("a__lock__\u00b2" + "0" * 9, "b__lock__", "c__lock__0x00000001", "0000000000"):
+            await tree.create(f"{PATH}/{name}", make_parents=True)
+        election = Election(tree, PATH, "process")
+        await election.win()
+        assert await election.contenders() == ["process"]
+
+    asyncio.run(test())
+
+
 def test_contenders_lead_in_turn_at_a_real_zookeeper_and_kazoos_take_part(zookeeper) -> None:
     uri = MetadataUri.parse(f"zk://{zookeeper.connect_string}/election/ledgers")
 

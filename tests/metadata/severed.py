@@ -14,6 +14,8 @@ class SeverableLink:
         self._writers: set[asyncio.StreamWriter] = set()
         self._is_cut = False
         self.port = 0
+        self.connections = 0
+        """How many connections were relayed. Only grows."""
 
     async def __aenter__(self) -> SeverableLink:
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
@@ -38,6 +40,7 @@ class SeverableLink:
         if self._is_cut:
             writer.transport.abort()
             return
+        self.connections += 1
         self._writers.add(writer)
         server_reader, server_writer = await asyncio.open_connection(*self._target)
         self._writers.add(server_writer)

@@ -75,6 +75,28 @@ class _TurnsBetween(MemoryTree):
         return found
 
 
+@pytest.mark.parametrize("bookie", ["b-1", "h:3181"])
+def test_bookie_that_is_gone_is_not_sought_at_the_address_of_another_one(trees, bookie):
+    async def test(old, new, client):
+        await BookieRegistry(old, trees.uri).initialize_cluster()
+        seen, address = BookieRegistry(client, trees.uri), BookieAddress("h", 3181)
+        await BookieRegistry(old, trees.uri).register(bookie, address)
+        assert await seen.resolve(bookie) == ("h", 3181)
+        await old.close()
+        assert await seen.resolve(bookie) == ("h", 3181), "it may have lost its session and serve nevertheless"
+        successor = BookieRegistry(new, trees.uri)
+        await successor.register("b-2", BookieAddress("h", 3182))
+        assert await seen.resolve("b-2") == ("h", 3182)
+        assert await seen.resolve(bookie) == ("h", 3181)
+        # The other bookie moves there, and this client has not asked for it since.
+        await successor.register("b-2", address)
+        with pytest.raises(BookieUnavailable, match="b-2"):
+            await seen.resolve(bookie)
+        assert await seen.resolve("b-2") == ("h", 3181)
+
+    trees.run(test, sessions=3)
+
+
 @pytest.mark.parametrize("was_read_only", [False, True])
 @pytest.mark.parametrize("ask", ["states", "registered_ids"])
 def test_bookie_that_changes_its_mode_while_the_lists_are_read_is_not_taken_for_a_dead_one(ask, was_read_only):

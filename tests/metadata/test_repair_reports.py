@@ -22,7 +22,26 @@ def test_form_keeps_every_field() -> None:
     assert repair_reports.decode(repair_reports.encode(REPORT), "x") == REPORT
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"worker": "a", "at_ms": 1, "repairs": [1]}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"worker": "a", "at_ms": 1, "repairs": [1]}',
+        b"[" * 100_000,
+        # Values that commands add up, format or iterate over.
+        b'{"worker": 1, "at_ms": 1}',
+        b'{"worker": "a", "at_ms": "1"}',
+        b'{"worker": "a", "at_ms": true}',
+        b'{"worker": "a", "at_ms": 1, "copied_bytes": "many"}',
+        b'{"worker": "a", "at_ms": 1, "failures": 1e400}',
+        b'{"worker": "a", "at_ms": 1, "causes": ["why"]}',
+        b'{"worker": "a", "at_ms": 1, "causes": {"why": null}}',
+        b'{"worker": "a", "at_ms": 1, "repairs": [{"ledger": "7", "bytes": 0, "copied_bytes": 0, "since_ms": 0}]}',
+        b'{"worker": "a", "at_ms": 1, "postponements": [{"ledger": 7, "error": 1, "failures": 0, "next_try_ms": 0}]}',
+    ],
+)
 def test_other_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(MetadataFormat, match="the report of x on its repairs"):
         repair_reports.decode(data, "x")

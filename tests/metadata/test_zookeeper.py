@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
+import threading
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
+from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import MetadataError, SessionExpired
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from tests.metadata.severed import SeverableLink
+from tests.polling import until
 
 DEADLINE_S = 120.0
+CLOSE = struct.pack(">i", -11)
+METADATA = LedgerMetadata(3, 3, 2, (Fragment(0, ("b:1", "b:2", "b:3")),))
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -174,6 +182,57 @@ def test_node_above_zookeepers_limit_is_an_error_that_says_so(run):
     run(test)
 
 
+def test_ledger_metadata_above_zookeepers_limit_are_refused_and_written_once(run):
+    """Each try costs the session its connection. A writer would have tried for a minute, and then named no cause."""
+
+    async def test(link, severed, other, uri):
+        patient = await open_tree(uri, call_timeout_s=DEADLINE_S)
+        try:
+            ledgers = LedgerStore(patient, uri)
+            ledger_id, stored = await ledgers.create(METADATA)
+            large = replace(stored.metadata, custom_metadata={"k": bytes(1 << 20)})
+            before = link.connections
+            with pytest.raises(MetadataError, match=r"jute\.maxbuffer") as refused:
+                await ledgers.write(ledger_id, large, stored.version)
+            assert not refused.value.is_outage
+            assert (await ledgers.read(ledger_id)).metadata == stored.metadata
+            assert link.connections == before + 1
+        finally:
+            await patient.close()
+
+    run(test)
+
+
+def test_connecting_that_is_cancelled_leaves_no_thread(run):
+    """kazoo's threads would try to connect until the process ends, and no caller could close them."""
+
+    async def test(link, severed, other, uri):
+        link.cut()
+        before = set(threading.enumerate())
+        connecting = asyncio.ensure_future(open_tree(MetadataUri.parse(f"zk://127.0.0.1:{link.port}/ledgers")))
+        await until(lambda: set(threading.enumerate()) - before, "kazoo's threads to start")
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        await until(lambda: not set(threading.enumerate()) - before, "kazoo's threads to end")
+
+    run(test)
+
+
+def test_watch_that_is_cancelled_while_it_is_set_reports_nothing(run):
+    async def test(link, severed, other, uri):
+        called = []
+        setting = asyncio.ensure_future(other.watch(f"{uri.root}/LAYOUT", lambda: called.append("cancelled")))
+        await asyncio.sleep(0)
+        setting.cancel()
+        await asyncio.wait([setting])
+        await other.watch(f"{uri.root}/LAYOUT", lambda: called.append("kept"))
+        await severed.set(f"{uri.root}/LAYOUT", b"changed", -1)
+        await until(lambda: "kept" in called, "the other watch to report the change")
+        assert "cancelled" not in called
+
+    run(test)
+
+
 def test_closed_session_refuses_calls(run):
     async def test(link, severed, other, uri):
         await severed.close()
@@ -212,6 +271,47 @@ def test_server_whose_answer_to_a_login_cannot_be_read_is_named_at_once(tmp_path
                         call_timeout_s=DEADLINE_S,
                     )
                 await has_left.wait()
+
+    asyncio.run(test())
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_repeated"),
+    [
+        (struct.pack(">i", 3) + b"abc", True),
+        (struct.pack(">i", -1), True),
+        (struct.pack(">iiqi", 16, 99, 1, 0), False),  # the answer to another request
+        (struct.pack(">iiqi", 16, 1, 1, -999), True),  # an error that has no name
+        (struct.pack(">iiqi", 17, 1, 1, 0) + b"x", False),  # a cut off body
+    ],
+)
+def test_answer_that_is_not_zookeepers_ends_one_connection_at_most(capfd, wrong, is_repeated):
+    """kazoo's thread ended for ever: a bookie lost its registration, and no call of the process was answered again."""
+    session = struct.pack(">iiqi16sB", 0, 10_000, 1, 16, bytes(16), 0)
+
+    async def test() -> None:
+        answers = iter([wrong])
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(struct.pack(">i", len(session)) + session)
+            await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    request = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+                    no_node = struct.pack(">iiqi", 16, int.from_bytes(request[:4], signed=True), 1, -101)
+                    writer.write(no_node if request[4:8] == CLOSE else next(answers, no_node))
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            address = "{}:{}".format(*server.sockets[0].getsockname())
+            tree = await open_tree(MetadataUri.parse(f"zk://{address}/ledgers"), call_timeout_s=DEADLINE_S)
+            if not is_repeated:
+                with pytest.raises(MetadataError, match="cannot be read"):
+                    await tree.exists("/a")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await tree.exists("/a") is None
+            await tree.close()
 
     asyncio.run(test())
     assert capfd.readouterr() == ("", "")

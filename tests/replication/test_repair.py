@@ -13,7 +13,7 @@ from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import Topology
 from bkspark.core.striping import write_set
-from bkspark.errors import BookieUnavailable, MetadataError, NotEnoughBookies, ReadFailed
+from bkspark.errors import BookieUnavailable, MetadataError, NoSuchLedger, NotEnoughBookies, ReadFailed
 from bookie_service.replication.repair import (
     CONFLICTS_MAX,
     TARGETS_TRIED_MAX,
@@ -254,6 +254,7 @@ def test_a5_deleted_ledger_is_over() -> None:
     repair = core(closed((0, "abc")))
     only(repair.start())
     assert outcome(repair.on_gone()) is Outcome.GONE
+    assert outcome(repair.on_metadata_failed(NoSuchLedger("deleted while its metadata were written"))) is Outcome.GONE
     assert outcome(claimed(opened((0, "abc")), alive="bcd").on_gone()) is Outcome.GONE
 
 

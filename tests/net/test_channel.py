@@ -1,0 +1,45 @@
+"""A V2 channel keeps nothing of requests for which no caller waits any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from bkspark.errors import RequestTimeout
+from bkspark.net.pool import BookiePool, NetOptions, resolver
+from bkspark.wire.digest import DigestType, EntryDigest
+
+DIGEST = EntryDigest(DigestType.CRC32C, b"")
+
+
+def test_channel_forgets_requests_that_a_silent_bookie_does_not_answer() -> None:
+    """Each ledger whose last entry was not returned kept its place: a reader of many ledgers grew for ever."""
+
+    async def test() -> None:
+        has_left = asyncio.Event()
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            has_left.set()
+
+        silent = await asyncio.start_server(hear, "127.0.0.1", 0)
+        address = silent.sockets[0].getsockname()
+        pool = BookiePool(resolver({"silent": address}), NetOptions(read_timeout_s=0.01))
+        channel = await pool.channel("silent")
+        for ledger_id in range(3):
+            for call in (
+                channel.read_last_entry(ledger_id, DIGEST),
+                channel.read_entries(ledger_id, np.arange(2), DIGEST),
+                channel.batch_read(ledger_id, 0, 5, 1000, DIGEST),  # type: ignore[union-attr]
+            ):
+                with pytest.raises(RequestTimeout):
+                    await call
+        assert (channel._last_reads, channel._groups, channel._batches) == ({}, {}, {})  # type: ignore[union-attr]
+        await pool.close()
+        await has_left.wait()
+        silent.close()
+
+    asyncio.run(test())
