@@ -286,7 +286,7 @@ class _Arrangement:
         return found or []
 
     def _fullest_first(self, left: Mapping[Place, int]) -> Iterator[Place]:
-        """Yield the places that have bookies left. Of places that are alike, and not used yet, only one."""
+        """Yield the places that have bookies left. Only one of several that are alike and not used yet."""
         alike: dict[tuple[str, int], Place] = {}
         others = []
         for place, count in left.items():
