@@ -139,7 +139,7 @@ BOOKIES = list(
         ]
     )
 )
-"""What Apache's bookie 4.18 has a value for, while it is loaded."""
+"""What Apache's bookie 4.18 has a value for, while it is loaded; the times of whole adds only by V3."""
 
 READ_ONLY = [f"count(bookie_SERVER_STATUS{{{selected}}} == 0)\n" for selected in _SELECTED]
 """What has a value while a bookie is read-only."""

@@ -106,6 +106,8 @@ def load(pair: Pair) -> Iterator[None]:
 @needs_prometheus
 def test_no_panel_that_apaches_bookie_fills_is_empty_with_ours(pair: Pair, load: None, tmp_path: Path) -> None:
     """A panel of a published dashboard that Apache's bookie of this version fills is one of `BOOKIES`."""
+    # The load is V2, and Apache's bookie measures whole requests of V3 alone.
+    loaded = {each for each in BOOKIES if "bookkeeper_server_ADD_ENTRY_REQUEST{" not in each}
     expressions = [each for each in [*EXPRESSIONS, *BOOKIES, *GONE, *published_panels()] if "bkspark" not in each]
     with (
         running_prometheus(tmp_path / "apache", pair.apache_port) as apache,
@@ -116,12 +118,12 @@ def test_no_panel_that_apaches_bookie_fills_is_empty_with_ours(pair: Pair, load:
         def all_filled() -> bool:
             for port, found in filled.items():
                 found.update(each for each in expressions if each not in found and is_filled(port, each))
-            return filled[apache].issuperset(BOOKIES) and filled[apache] <= filled[ours]
+            return loaded <= filled[apache] <= filled[ours]
 
         try:
             wait_until(all_filled, "the panels of our bookie", 60)
         except AssertionError:
-            empty = set(BOOKIES) - filled[apache]
+            empty = loaded - filled[apache]
             pytest.fail(f"empty with ours: {filled[apache] - filled[ours]}; empty with Apache's: {empty}")
         assert filled[apache].isdisjoint(GONE)
     print(f"{len(filled[apache])} of {len(expressions)} expressions have a value with Apache's bookie, and with ours")
