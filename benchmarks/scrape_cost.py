@@ -1,12 +1,14 @@
-"""What scrapes of /metrics do to adds: their p50 and p99 with a scraper, and without.
+"""What scrapes of /metrics do to adds: their p50 and p99 with a scraper, without, and while it asks another process.
 
     python -m benchmarks.scrape_cost [--rounds 6] [--seconds 5] [--every 1] [--dir DIR]
 
 One bookie, its HTTP server on, and a load of adds over one V2 connection: `full` keeps 256 entries of 1 KiB in flight
-in bursts of 64, `lone` one entry of 100 bytes. Each round measures both loads with a scraper in a process of its
-own, which asks every `--every` seconds (Prometheus asks every 15 or 60), and without it, in turns. A line for each load
-gives p50 and p99 of both in milliseconds (of a burst, for `full`), and the ratio of the p99 of all rounds, and the
-median of the rounds' ratios. The last line says how long a scrape took and how large it was.
+in bursts of 64, `lone` one entry of 100 bytes. Each round measures, in turns: without a scraper; with a scraper in a
+process of its own, which asks the bookie every `--every` seconds (Prometheus asks every 15 or 60); and with the same
+scraper, which asks a server of another process for as many bytes. The last shows what the scraper itself costs a small
+machine. A line for each load gives p50 and p99 of the three in milliseconds (of a burst, for `full`), and for both
+scrapers the ratio of the p99 of all rounds, and the median of the rounds' ratios. The last line says how long a scrape
+took and how large it was.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -116,31 +119,75 @@ def scraper(port: int, every_s: float, scrapes: list[tuple[float, int]]) -> Iter
             scrapes.append(found.get())
 
 
+def _serve(body: bytes, port: Queue[int]) -> None:
+    """Answer every request with these bytes; run in a process of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            """Requests are not logged."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        port.put(server.server_address[1])
+        server.serve_forever()
+
+
+@contextmanager
+def another_server(size: int) -> Iterator[int]:
+    """Run a server that answers with `size` bytes; yield its port."""
+    spawn = multiprocessing.get_context("spawn")
+    port = spawn.Queue()
+    process = spawn.Process(target=_serve, args=(bytes(size), port), daemon=True)
+    process.start()
+    try:
+        yield port.get(timeout=60)
+    finally:
+        process.terminate()
+        process.join()
+
+
+WITHOUT, WITH, BESIDE = "without", "with scrapes", "with scrapes of another process"
+
+
 def measure(
-    adder: Adder, port: int, rounds: int, seconds: float, every_s: float, scrapes: list[tuple[float, int]]
-) -> tuple[list[list[float]], list[list[float]]]:
-    """Return the latencies of each round without and with a scraper."""
-    without: list[list[float]] = []
-    with_it: list[list[float]] = []
+    adder: Adder, ports: dict[str, int], rounds: int, seconds: float, every_s: float, scrapes: list[tuple[float, int]]
+) -> dict[str, list[list[float]]]:
+    """Return the latencies of each round without a scraper, and with one that asks each of `ports`."""
+    found: dict[str, list[list[float]]] = {way: [] for way in (WITHOUT, *ports)}
     adder.latencies_ms(min(seconds, 1.0))  # the first adds make files
     for number in range(rounds):
-        for is_scraped in (False, True) if number % 2 else (True, False):
-            if is_scraped:
-                with scraper(port, every_s, scrapes):
-                    with_it.append(adder.latencies_ms(seconds))
-            else:
-                without.append(adder.latencies_ms(seconds))
-    return without, with_it
+        ways = list(found)
+        for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
+            if way == WITHOUT:
+                found[way].append(adder.latencies_ms(seconds))
+                continue
+            with scraper(ports[way], every_s, scrapes if way == WITH else []):
+                found[way].append(adder.latencies_ms(seconds))
+    return found
 
 
-def line(load: Load, without: list[list[float]], with_it: list[list[float]]) -> str:
+def line(load: Load, found: dict[str, list[list[float]]]) -> str:
     """Return what a load showed."""
-    (p50, p99), (p50_with, p99_with) = (np.percentile(np.concatenate(each), (50, 99)) for each in (without, with_it))
-    ratios = [np.percentile(b, 99) / np.percentile(a, 99) for a, b in zip(without, with_it)]
-    return (
-        f"{load.name}: p50 {p50:.2f} ms, p99 {p99:.2f} ms without; p50 {p50_with:.2f} ms, p99 {p99_with:.2f} ms with "
-        f"scrapes; ratio of p99 {p99_with / p99:.3f}, median of the rounds {statistics.median(ratios):.3f}"
-    )
+    parts = []
+    whole = {way: np.percentile(np.concatenate(rounds), (50, 99)) for way, rounds in found.items()}
+    for way, (p50, p99) in whole.items():
+        text = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms {way}"
+        if way != WITHOUT:
+            pairs = zip(found[WITHOUT], found[way])
+            ratio = statistics.median(np.percentile(b, 99) / np.percentile(a, 99) for a, b in pairs)
+            text += f" (ratio of p99 {p99 / whole[WITHOUT][1]:.3f}, median of the rounds {ratio:.3f})"
+        parts.append(text)
+    return f"{load.name}: {'; '.join(parts)}"
+
+
+def _size(port: int) -> int:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
+        return len(reply.read())
 
 
 def main() -> None:
@@ -152,12 +199,17 @@ def main() -> None:
     options = parser.parse_args()
     (port,) = free_ports(1)
     scrapes: list[tuple[float, int]] = []
-    with Servers(options.dir) as servers, servers.bookie(httpServerEnabled="true", httpServerPort=port) as bookie:
+    with (
+        Servers(options.dir) as servers,
+        servers.bookie(httpServerEnabled="true", httpServerPort=port) as bookie,
+        another_server(_size(port)) as other,
+    ):
         for ledger_id, load in enumerate(LOADS, start=1):
             adder = Adder(bookie.port, ledger_id, load)
-            found = measure(adder, port, options.rounds, options.seconds, options.every, scrapes)
+            ports = {WITH: port, BESIDE: other}
+            found = measure(adder, ports, options.rounds, options.seconds, options.every, scrapes)
             adder.close()
-            print(line(load, *found), flush=True)
+            print(line(load, found), flush=True)
     took, sizes = zip(*scrapes)
     print(
         f"{len(scrapes)} scrapes: median {statistics.median(took) * 1000:.1f} ms, longest {max(took) * 1000:.1f} ms, "

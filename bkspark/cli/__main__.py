@@ -7,6 +7,7 @@ Command modules import what they need when they run, so that `bkspark --help` lo
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from typing import cast
@@ -19,6 +20,8 @@ from bkspark.extras import explain
 from bkspark.version import VERSION
 
 FAILED = 1
+OPEN_FILES_MAX = 65_536
+"""Each bookie takes a connection, and a cluster may have more bookies than the usual limit, 1,024."""
 
 
 def build_parser() -> Parser:
@@ -34,6 +37,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` excludes the program's name."""
+    _allow_open_files()
     with Interruption() as interruption:
         try:
             arguments = build_parser().parse_args(argv)
@@ -63,6 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             if interruption.happened:
                 return _fail("interrupted", FAILED)
             raise
+
+
+def _allow_open_files() -> None:
+    """Raise this process's limit of open files as far as it may, up to `OPEN_FILES_MAX`."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if most == resource.RLIM_INFINITY else min(most, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _fail(reason: object, code: int) -> int:

@@ -13,11 +13,14 @@ from bkspark.security.web import is_loopback
 
 if TYPE_CHECKING:
     import ssl
+    from concurrent.futures import ThreadPoolExecutor
 
     from bkspark.metadata.registration import BookieAddress
     from bkspark.tls.options import TlsOptions
 
 TIMEOUT_S = 5.0
+AT_ONCE = 64
+"""How many servers are asked at a time: one that does not answer takes a place for TIMEOUT_S."""
 BYTES_MAX = 16 * 1024 * 1024
 ANY_HOSTS = ("", "0.0.0.0", "::")
 """Addresses that a server registers if it listens at all addresses: requests go to the bookie's own address."""
@@ -56,6 +59,8 @@ class BookieHttpAccess:
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         """None before the first call with TLS. Set once."""
+        self._threads: ThreadPoolExecutor | None = None
+        """None before the first request. Set once."""
         if token_file:
             from bkspark.security.access_file import read_token
 
@@ -89,7 +94,11 @@ class BookieHttpAccess:
         """Return what a GET of a URL returns, None if it fails."""
         import asyncio
 
-        return await asyncio.to_thread(self._fetch, url)
+        if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._threads = ThreadPoolExecutor(AT_ONCE, "http")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, url)
 
     async def fetch_object(self, url: str) -> dict[str, Any] | None:
         """Return the JSON object that a GET of a URL returns, None if it fails."""

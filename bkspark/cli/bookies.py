@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
 from bkspark.cli.bookie_http import BookieHttpAccess, http_access, http_origin, http_problem
-from bkspark.cli.health import bookie_facts
+from bkspark.cli.health import ask_all, bookie_facts
 from bkspark.cli.output import human_bytes, print_json, print_table
 
 if TYPE_CHECKING:
@@ -59,20 +60,18 @@ def _bytes(count: int | None) -> str | None:
 
 
 async def _bookies(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return every bookie; all registered ones are queried concurrently."""
-    import asyncio
-
+    """Return every bookie; registered ones are queried concurrently."""
     from bkspark.client import Client
 
     net, zookeeper, http = client_net(arguments), client_zookeeper(arguments), http_access(arguments)
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
         registry = (await client.context()).registry
         states, racks = await registry.states(), (await registry.racks()).racks
-        return await asyncio.gather(*(_bookie(client, bookie, state, racks, http) for bookie, state in states.items()))
+        return await ask_all(states, partial(_bookie, client, racks, http))
 
 
 async def _bookie(
-    client: Client, bookie: str, state: str, racks: dict[str, str], http: BookieHttpAccess
+    client: Client, racks: dict[str, str], http: BookieHttpAccess, bookie: str, state: str
 ) -> dict[str, Any]:
     from bkspark.core.placement import RACK_DEFAULT
     from bkspark.metadata.registration import REASON, VERSION

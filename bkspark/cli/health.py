@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
 from bkspark.cli.output import human_bytes, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from bkspark.client import Client
     from bkspark.core.health import BookieFacts, ClusterFacts, Reason
@@ -23,6 +24,9 @@ WATCH_S = 2.0
 ANSWER_S_MAX = 5.0
 """A bookie that does not answer in this time is unreachable."""
 LEDGERS_AT_ONCE = 64
+BOOKIES_AT_ONCE = 256
+"""If all of a large cluster were asked at once, this process might not get to the last answers in time."""
+_T = TypeVar("_T")
 
 
 class _Once(argparse.Action):
@@ -178,10 +182,21 @@ def _record(answer: _Answer, arguments: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
-async def cluster_facts(client: Client) -> ClusterFacts:
-    """Return the facts. Raises MetadataError."""
+async def ask_all(states: Mapping[str, str], ask: Callable[[str, str], Awaitable[_T]]) -> list[_T]:
+    """Return what `ask(bookie, state)` returns for each bookie; BOOKIES_AT_ONCE are asked at a time."""
     import asyncio
 
+    limit = asyncio.Semaphore(BOOKIES_AT_ONCE)
+
+    async def one(bookie: str, state: str) -> _T:
+        async with limit:
+            return await ask(bookie, state)
+
+    return await asyncio.gather(*(one(bookie, state) for bookie, state in states.items()))
+
+
+async def cluster_facts(client: Client) -> ClusterFacts:
+    """Return the facts. Raises MetadataError."""
     from bkspark.core.health import ClusterFacts
     from bkspark.metadata.election import AuditorElection
     from bkspark.metadata.underreplication import UnderreplicationStore
@@ -189,7 +204,7 @@ async def cluster_facts(client: Client) -> ClusterFacts:
     context, tree = await client.context(), await client.tree()
     store = UnderreplicationStore(tree, client.uri)
     states = await context.registry.states()
-    bookies = await asyncio.gather(*(bookie_facts(client, bookie, state) for bookie, state in states.items()))
+    bookies = await ask_all(states, partial(bookie_facts, client))
     listed = await store.count()
     auditor = await AuditorElection(tree, client.uri, "").auditor()
     return ClusterFacts(bookies, listed, await store.is_enabled(), auditor)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bkspark.cli.text_columns import columns_of, padded
 from bkspark.one_line import one_line
 
 
@@ -35,12 +36,9 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows in aligned columns on stdout; columns of numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
-    widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
+    widths = [max([len(title), *(columns_of(row[i]) for row in cells)]) for i, title in enumerate(header)]
     for row in (list(header), *cells):
-        columns = (
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numeric, strict=True)
-        )
+        columns = (padded(text, width, right=right) for text, width, right in zip(row, widths, numeric, strict=True))
         print("  ".join(columns).rstrip())
     sys.stdout.flush()
 

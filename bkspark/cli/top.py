@@ -7,6 +7,7 @@ is derived from the last entries of open ledgers, which are read without fencing
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import time
@@ -266,6 +267,7 @@ class Watch:
             for name, samples in metrics.items()
             if name.startswith("bookie_ledger_dir_") and name.endswith("_usage")
             for _, value in samples
+            if math.isfinite(value)
         ]
         return BookieRow(
             bookie,
@@ -363,7 +365,7 @@ def _succeeded(labels: Mapping[str, str]) -> bool:
 
 def _sum(metrics: Metrics, name: str) -> float:
     """Return the sum over threads and journals, failures left out."""
-    return sum(value for labels, value in metrics.get(name, ()) if _succeeded(labels) and value == value)
+    return sum(value for labels, value in metrics.get(name, ()) if _succeeded(labels) and math.isfinite(value))
 
 
 def _p99(metrics: Metrics, name: str) -> float | None:
@@ -371,6 +373,6 @@ def _p99(metrics: Metrics, name: str) -> float | None:
     found = [
         value
         for labels, value in metrics.get(name, ())
-        if _succeeded(labels) and labels.get("quantile") == "0.99" and value == value
+        if _succeeded(labels) and labels.get("quantile") == "0.99" and math.isfinite(value)
     ]
     return max(found, default=None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bkspark.cli.output import human_bytes
+from bkspark.cli.text_columns import columns_of, cut, padded
 from bkspark.one_line import one_line
 
 SORTS = ("adds", "bytes", "p99", "fsync", "disk", "queue", "name")
@@ -107,12 +108,18 @@ _COLUMNS = (
 _LEFT = ("BOOKIE", "STATE", "VERSION")
 
 
-def columns(width: int) -> list[Column]:
-    """Return the columns that fit: less important ones are left out in a narrow terminal."""
+def columns(width: int, id_width: int = 0) -> list[Column]:
+    """Return the columns that fit: less important ones are left out in a narrow terminal.
+
+    Args:
+        id_width: what the longest id of a bookie needs. Ids get it as far as all other columns leave it.
+    """
     chosen = list(_COLUMNS)
     while sum(each.width + 1 for each in chosen) > width and any(each.priority for each in chosen):
         chosen.remove(max(chosen, key=lambda each: each.priority))
-    return chosen
+    ids, *others = chosen
+    spare = width - sum(each.width + 1 for each in chosen)
+    return [replace(ids, width=max(ids.width, min(id_width, ids.width + spare))), *others]
 
 
 def ordered(rows: Sequence[BookieRow], sort: str) -> list[BookieRow]:
@@ -153,7 +160,7 @@ def render(view: TopView, width: int, height: int, sort: str = "adds", offset: i
     lines = lines[: height - 1]
     lines += [""] * (height - 1 - len(lines))
     lines.append("q quit   s sort   arrows scroll")
-    return [one_line(line)[:width] for line in lines[:height]]
+    return [cut(one_line(line), width) for line in lines[:height]]
 
 
 def _heads(view: TopView, sort: str) -> list[str]:
@@ -173,7 +180,7 @@ def _heads(view: TopView, sort: str) -> list[str]:
 
 
 def _bookies(rows: Sequence[BookieRow], width: int) -> list[str]:
-    chosen = columns(width)
+    chosen = columns(width, max((columns_of(row.id) for row in rows), default=0))
     lines = [" ".join(_cell(each, each.title) for each in chosen)]
     for row in rows:
         # For a bookie without figures, its problem is shown instead.
@@ -183,8 +190,7 @@ def _bookies(rows: Sequence[BookieRow], width: int) -> list[str]:
 
 
 def _cell(column: Column, text: str) -> str:
-    text = one_line(text)[: column.width]
-    return text.ljust(column.width) if column.title in _LEFT else text.rjust(column.width)
+    return padded(cut(one_line(text), column.width), column.width, right=column.title not in _LEFT)
 
 
 def _ledgers(view: TopView, width: int) -> list[str]:
@@ -196,9 +202,9 @@ def _ledgers(view: TopView, width: int) -> list[str]:
         )
     lines = ["", f"{'LEDGER':>12} {'LOG':<24} {'ENTRIES/S':>10} {'MiB/S':>7} {'LAST':>12}  BOOKIES"]
     for row in busy:
-        name = one_line(row.log or "-")[:24]
+        name = padded(cut(one_line(row.log or "-"), 24), 24)
         lines.append(
-            f"{row.ledger:>12} {name:<24} {_number(row.entries):>10} {_mib(row.bytes):>7} {row.last_entry:>12}  "
+            f"{row.ledger:>12} {name} {_number(row.entries):>10} {_mib(row.bytes):>7} {row.last_entry:>12}  "
             f"{', '.join(row.bookies)}"
         )
     return lines

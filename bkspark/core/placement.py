@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from bkspark.core.striping import write_set
 from bkspark.errors import NotEnoughBookies
@@ -31,16 +33,22 @@ RACK_DEFAULT = "/default-rack"
 """The rack of a bookie that is not in the rack map; Apache's default."""
 
 SEARCH_STEPS_MAX = 10_000
-"""Slots tried before a search for an arrangement of places gives up."""
+"""Slots tried before the search for an arrangement of places gives up."""
+
+RANDOM_STEPS_MAX = 1_000
+"""Slots tried at random before the fullest places are tried first. A random search that needs more rarely ends."""
 
 COMBINATIONS_MAX = 4096
 """Limit of the combinations of replacements that are compared; if there are more, slots are replaced group by group."""
 
 
+_T = TypeVar("_T")
+
+
 class RandomSource(Protocol):
     """The random source of placement; `random.Random` is one."""
 
-    def sample(self, population: Sequence[str], k: int) -> list[str]: ...
+    def sample(self, population: Sequence[_T], k: int) -> list[_T]: ...
 
 
 class Place(NamedTuple):
@@ -242,13 +250,15 @@ class _Arrangement:
         """One bit for each rack, by rack, so that sets of racks are integers. Constant."""
         self._host_bits = _bits(place.host for place in counts)
         """One bit for each host, by host. Constant."""
+        places_of = Counter(place.host for place in counts)
+        self._hosts_of_several = frozenset(host for host, places in places_of.items() if places > 1)
+        """Hosts that have bookies in several racks, or all hosts if hosts do not matter. Constant."""
         sets = _write_sets(size, write_quorum)
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
         """The write sets of each slot. Constant."""
 
-    def find(self, random: RandomSource) -> list[Place] | None:
-        """Return a place for each slot, each place at most as often as it has bookies; None if no such order is
-        found."""
+    def find(self, random: RandomSource) -> list[Place]:
+        """Return a place for each slot, each place at most as often as it has bookies; [] if no such order is found."""
         for wanted, domain in ((self._wanted.racks, "rack"), (self._wanted.hosts, "host")):
             # A rack fills at most Qw - wanted + 1 slots of any Qw in a row, hence this share of the ring; a host too.
             share = self._size * (self._write_quorum - wanted + 1) // self._write_quorum
@@ -257,32 +267,56 @@ class _Arrangement:
                 name = getattr(place, domain)
                 counts[name] = counts.get(name, 0) + count
             if sum(min(count, share) for count in counts.values()) < self._size:
-                return None
+                return []
 
-        def at_random(left: dict[Place, int]) -> list[Place]:
-            # Every bookie is equally likely: a place comes as early as the first of its bookies in random order.
-            bookies = [str(number) for number, place in enumerate(left) for _ in range(left[place])]
-            places = list(left)
-            return [places[int(number)] for number in dict.fromkeys(random.sample(bookies, len(bookies)))]
+        def any_order(left: Mapping[Place, int]) -> Iterator[Place]:
+            # Every bookie is equally likely, so a place is as likely as it has bookies. One number is drawn for each
+            # place that is tried: to draw all bookies in turn takes long in a large cluster.
+            untried = {place: count for place, count in left.items() if count}
+            while untried:
+                ends = list(itertools.accumulate(untried.values()))
+                (drawn,) = random.sample(range(ends[-1]), 1)
+                place = next(itertools.islice(untried, bisect_right(ends, drawn), None))
+                del untried[place]
+                yield place
 
-        def fullest_first(left: dict[Place, int]) -> list[Place]:
-            return sorted((place for place in left if left[place]), key=lambda place: (-left[place], place))
+        found = self._search(any_order, RANDOM_STEPS_MAX)
+        if found is None:
+            found = self._search(self._fullest_first, SEARCH_STEPS_MAX)
+        return found or []
 
-        return self._search(at_random) or self._search(fullest_first)
+    def _fullest_first(self, left: Mapping[Place, int]) -> Iterator[Place]:
+        """Yield the places that have bookies left. Only one of several that are alike and not used yet."""
+        alike: dict[tuple[str, int], Place] = {}
+        others = []
+        for place, count in left.items():
+            if count and count == self._counts[place] and place.host not in self._hosts_of_several:
+                first = alike.setdefault((place.rack, count), place)
+                alike[place.rack, count] = min(first, place)
+            elif count:
+                others.append(place)
+        return iter(sorted([*alike.values(), *others], key=lambda place: (-left[place], place)))
 
-    def _search(self, order: Callable[[dict[Place, int]], list[Place]]) -> list[Place] | None:
-        """Depth first, slot by slot, for at most SEARCH_STEPS_MAX steps."""
+    def _search(self, order: Callable[[Mapping[Place, int]], Iterator[Place]], steps_max: int) -> list[Place] | None:
+        """Search depth first, slot by slot.
+
+        Args:
+            order: returns the places to try at a slot; it gets how many bookies each place has left.
+
+        Returns:
+            An order; []: there is none; None: none was found in `steps_max` steps.
+        """
         left = dict(self._counts)
         chosen: list[Place] = []
         untried = [order(left)]
-        for _ in range(SEARCH_STEPS_MAX):
-            if not untried[-1]:
+        for _ in range(steps_max):
+            place = next(untried[-1], None)
+            if place is None:
                 untried.pop()
                 if not chosen:
-                    return None
+                    return []
                 left[chosen.pop()] += 1
                 continue
-            place = untried[-1].pop(0)
             chosen.append(place)
             if not self._may_do(chosen):
                 chosen.pop()

@@ -20,7 +20,7 @@ from bookie_service.admin.command_audit import commanded, operator
 from bookie_service.admin.command_output import print_progress, print_result
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress
+from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress, progress_of
 from bookie_service.replication.operations import this_process
 from bookie_service.settings.configuration import Configuration
 
@@ -149,16 +149,15 @@ def _line(progress: DrainProgress) -> str:
 
 def status_line(plan: BookiePlan) -> str:
     """Return how far a drain is, whether a process still carries it out, and which ledgers wait or are blocked."""
-    known = {each.name for each in dataclasses.fields(DrainProgress)}
-    facts: dict[str, Any] = {name: value for name, value in plan.progress.items() if name in known}
-    line = _line(DrainProgress(**facts)) if facts else "no process has reported yet"
+    progress = progress_of(plan)
+    line = _line(progress) if plan.progress else "no process has reported yet"
     at_ms = plan.progress.get("at_ms")
-    if isinstance(at_ms, int) and facts.get("ledgers_left") and (silent_s := time.time() - at_ms / 1000) > SILENT_S:
+    if isinstance(at_ms, int) and progress.ledgers_left and (silent_s := time.time() - at_ms / 1000) > SILENT_S:
         line += f"; no process has reported for {silent_s:.0f} s: --resume continues it"
     lines = [f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"]
-    if waiting := facts.get("waiting"):
-        lines.append(f"  wait for their writers: {', '.join(map(str, waiting))}")
-    for ledger, reason in facts.get("blocked", {}).items():
+    if progress.waiting:
+        lines.append(f"  wait for their writers: {', '.join(map(str, progress.waiting))}")
+    for ledger, reason in progress.blocked.items():
         lines.append(f"  ledger {ledger} is not moved yet: {one_line(reason)}")
     return "\n".join(lines)
 

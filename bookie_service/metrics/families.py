@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from bookie_service.metrics.histograms import Histograms
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
-_BOUNDS_US = tuple(1 << bits for bits in range(5, 25))
-"""Bounds of our own histograms of times: from 32 us to 16.8 s."""
-
 Labels = Mapping[str, str]
 NO_LABELS: Labels = {}
+Recorded = tuple[Histograms, int]
+"""A row of histograms."""
 _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_:]")
 
 MS = 1000.0
@@ -27,11 +26,10 @@ PLAIN = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One number. `suffix` follows the family's name."""
+    """One number."""
 
     value: float
     labels: Labels = field(default_factory=dict)
-    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,8 @@ class Operation:
     unit: one unit of Apache's, expressed in the recorded unit.
     """
 
-    succeeded: tuple[Histograms, int]
-    failed: tuple[Histograms, int] | None = None
+    succeeded: Recorded
+    failed: Recorded | None = None
     labels: Labels = field(default_factory=dict)
     unit: float = MS
 
@@ -51,7 +49,7 @@ class Operation:
 class Stage:
     """Times of one stage of requests, shown as a histogram of our own."""
 
-    recorded: tuple[Histograms, int]
+    recorded: Recorded
     labels: Labels = field(default_factory=dict)
 
 
@@ -78,17 +76,6 @@ def gauge(name: str, value: float, labels: Labels = NO_LABELS, text: str = "") -
 def counter(name: str, value: float, labels: Labels = NO_LABELS, text: str = "") -> Family:
     """Return a family of one counter."""
     return Family(name, "counter", (Value(value, labels),), text)
-
-
-def stage_samples(stage: Stage) -> Iterator[Value]:
-    """Yield the buckets of a histogram, in seconds, and its sum and count."""
-    histograms, which = stage.recorded
-    count = histograms.count(which)
-    for bound, below in zip(_BOUNDS_US, histograms.below(which, _BOUNDS_US)):
-        yield Value(min(below, count), {**stage.labels, "le": f"{bound / 1e6:.12g}"}, "_bucket")
-    yield Value(count, {**stage.labels, "le": "+Inf"}, "_bucket")
-    yield Value(histograms.sum(which) / 1e6, stage.labels, "_sum")
-    yield Value(count, stage.labels, "_count")
 
 
 class Registry:

@@ -56,7 +56,7 @@ _MIDDLES = (_BOUNDS[:-1] + _BOUNDS[1:] - 1) / 2
 class Histograms:
     """`count` histograms that are recorded together."""
 
-    __slots__ = ("_base", "_counts", "_offsets", "_sums", "_window")
+    __slots__ = ("_base", "_counts", "_offsets", "_sums", "_window", "windows")
 
     def __init__(self, count: int = 1) -> None:
         self._counts = np.zeros((count, BUCKETS), np.int64)
@@ -67,6 +67,8 @@ class Histograms:
         """What the last closed window counted. Replaced by `roll`."""
         self._sums = [0] * count
         self._offsets = np.arange(count, dtype=np.int64)[:, np.newaxis] * BUCKETS
+        self.windows = 0
+        """How many windows were closed. Only grows."""
 
     def __len__(self) -> int:
         return len(self._sums)
@@ -96,6 +98,7 @@ class Histograms:
         """Close the window and begin the next one."""
         self._window = self._counts - self._base
         self._base = self._counts.copy()
+        self.windows += 1
 
     def count(self, which: int) -> int:
         """Return how many numbers were counted so far."""
@@ -109,10 +112,10 @@ class Histograms:
         """Return the quantiles of the last closed window; nan: it counted nothing."""
         return quantiles_of(self._window[which], shares)
 
-    def below(self, which: int, bounds: Sequence[int]) -> list[int]:
-        """Return how many numbers so far are below each bound. Bounds are powers of two, or below 32."""
-        ends = np.concatenate(([0], np.cumsum(self._counts[which])))
-        return [int(ends[bucket_of(bound)]) for bound in bounds]
+    def below(self, which: int, buckets: np.ndarray) -> list[int]:
+        """Return how many numbers so far are in a bucket before each of these."""
+        found: list[int] = np.concatenate(([0], np.cumsum(self._counts[which])))[buckets].tolist()
+        return found
 
 
 def quantiles_of(counts: np.ndarray, shares: Sequence[float]) -> list[float]:

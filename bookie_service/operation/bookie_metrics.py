@@ -33,6 +33,7 @@ _SERVER = "bookkeeper_server"
 _WRITE_POOL: Labels = {"thread": "0", "threadPool": "BookieWriteThreadPool"}
 _WRITE_THREAD = "BookieWriteThreadPool-OrderedExecutor-0-0"
 _READ_THREAD = "BookieReadThreadPool-OrderedExecutor-0-0"
+_HIGH_PRIORITY_THREAD = "BookieHighPriorityThread-OrderedExecutor-0-0"
 _READ_POOL: Labels = {"thread": "0", "threadPool": "BookieReadThreadPool"}
 
 
@@ -156,6 +157,8 @@ class BookieMetrics:
         service = self._service
         yield Value(service.bookie.adds_in_flight, {"thread": _WRITE_THREAD})
         yield Value(service.waiting_fetches, {"thread": _READ_THREAD})
+        # Requests of high priority are served with all others. Dashboards have a panel for the threads that Apache has.
+        yield Value(0, {"thread": _HIGH_PRIORITY_THREAD})
         for index, journal in enumerate(service.journals):
             yield Value(journal.waiting, {"thread": f"journal-{index}"})
 
@@ -231,8 +234,13 @@ class BookieMetrics:
         writable = len(set(ledgers) - disks.verdict.full)
         yield gauge("bookie_ledger_writable_dirs", writable)
         yield gauge("bookie_ledger_num_dirs", len(ledgers))
+        usages: dict[str, float] = {}
         for path in ledgers:
-            yield gauge(f"bookie_ledger_dir_{name_of(os.path.dirname(path))}_usage", disks.usage.get(path, 100.0))
+            # Two directories may have one name here, such as /a-b and /a_b. Then the fuller one counts.
+            name = f"bookie_ledger_dir_{name_of(os.path.dirname(path))}_usage"
+            usages[name] = max(usages.get(name, 0.0), disks.usage.get(path, 100.0))
+        for name, percent in usages.items():
+            yield gauge(name, percent)
         used = tuple(
             Value(
                 percent / 100, {"directory": os.path.dirname(path), "kind": "ledger" if path in ledgers else "journal"}

@@ -379,7 +379,7 @@ def _planned(plan: BookiePlan) -> str:
     if plan.until_ms:
         until = time.strftime(" until %Y-%m-%dT%H:%M:%SZ", time.gmtime(plan.until_ms / 1000))
     because = f": {one_line(plan.reason)[:OPERATORS_REASON_MAX]}" if plan.reason else ""
-    return f"{plan.kind} by {plan.who}{until}{because}"
+    return f"{plan.kind} by {one_line(plan.who)[:OPERATORS_REASON_MAX]}{until}{because}"
 
 
 def as_json(state: BookieState | PassReport | CollectionStatus) -> dict[str, object]:

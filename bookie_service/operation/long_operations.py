@@ -1,7 +1,8 @@
 """Long work that an operator began. It runs in the background, and commands report its progress and outcome.
 
 Operations of one lane run one after the other; those of different lanes run at the same time. A limited number of
-finished operations is remembered until the process ends.
+finished operations is remembered until the process ends. An id names no operation of another process, also not of the
+next one on this host.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -68,6 +70,8 @@ class LongOperations:
     def __init__(self) -> None:
         self._operations: dict[str, LongOperation] = {}
         """Operations by id, the oldest first. The oldest finished ones are dropped when there are too many."""
+        self._process = secrets.token_hex(4)
+        """A part of each id."""
         self._numbers = itertools.count(1)
         self._lanes: dict[str, asyncio.Lock] = {}
         """A lock for each lane, which its running operation holds."""
@@ -82,7 +86,7 @@ class LongOperations:
         """
         if len(self.unfinished()) >= UNFINISHED_MAX:
             raise TooManyRequests(f"{UNFINISHED_MAX} operations run or wait; begin another one when one is done")
-        operation = LongOperation(f"{kind}-{next(self._numbers)}", kind, subject, who)
+        operation = LongOperation(f"{kind}-{self._process}-{next(self._numbers)}", kind, subject, who)
         self._operations[operation.id] = operation
         finished = [each.id for each in self._operations.values() if each.is_finished]
         for old in finished[: max(0, len(finished) - REMEMBERED_MAX)]:

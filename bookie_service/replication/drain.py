@@ -50,6 +50,8 @@ FAILURES_MAX = 3
 """The drain gives up when each remaining ledger has failed this often."""
 REPORTED_MAX = 20
 """How many waiting or blocked ledgers the progress names."""
+_NUMBERS = ("ledgers", "ledgers_left", "bytes", "bytes_left", "copied_bytes", "bytes_per_s", "seconds_left")
+_INT64 = (1 << 63) - 1
 
 
 class DrainCancelled(BookKeeperError):
@@ -182,7 +184,7 @@ class Drain:
         """
         await check_serves(self._cluster, self._bookie)
         plan = await self._plan()
-        self._before = _progress_of(plan)
+        self._before = progress_of(plan)
         self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         await self._until_read_only()
         self._began_s = _now_s()
@@ -403,10 +405,19 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _progress_of(plan: BookiePlan) -> DrainProgress:
-    """Return the totals that an earlier process stored in the plan; 0 if there are none."""
-    ledgers, size = (plan.progress.get(name) for name in ("ledgers", "bytes"))
+def progress_of(plan: BookiePlan) -> DrainProgress:
+    """Return the progress that a process stored in a plan. What is not of its form counts as not reported."""
+    facts = plan.progress
+    numbers = {
+        name: value for name, value in facts.items() if name in _NUMBERS and type(value) is int and 0 <= value <= _INT64
+    }
+    waiting, blocked = facts.get("waiting"), facts.get("blocked")
     return DrainProgress(
-        ledgers=ledgers if isinstance(ledgers, int) else 0,
-        bytes=size if isinstance(size, int) else 0,
+        **numbers,
+        waiting=tuple(each for each in waiting if type(each) is int) if isinstance(waiting, list) else (),
+        blocked={
+            ledger: reason
+            for ledger, reason in (blocked.items() if isinstance(blocked, dict) else ())
+            if isinstance(reason, str)
+        },
     )

@@ -1,8 +1,8 @@
 """A real Prometheus that scrapes one bookie, and the expressions that dashboards ask it for.
 
-The expressions have the forms that public dashboards of BookKeeper and Pulsar use, metric by metric: rates of counters,
-sums by instance, quantiles by label, shares of success, counts by value. `BKSPARK_DASHBOARDS` names a folder with more
-of them: Grafana's JSON, as it is published.
+The expressions have the forms that dashboards use, metric by metric: rates of counters, sums by instance, quantiles by
+label, shares of success, counts by value. `published_panels` has those of published dashboards. `BKSPARK_DASHBOARDS`
+names a folder with more of them: Grafana's JSON.
 """
 
 from __future__ import annotations

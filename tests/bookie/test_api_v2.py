@@ -114,6 +114,9 @@ def check_plans(api: Api, child: BookieChild) -> None:
 def check_drain(api: Api, child: BookieChild) -> None:
     """Begin a drain to another bookie, slowly, and cancel it."""
     at = f"/api/v2/cluster/bookies/{child.id}"
+    # Such a rate was stored, and no process could read the plan, neither to follow nor to cancel it.
+    api("POST", f"{at}/drain", {"bytes_per_s": 1 << 63}, status=400)
+    assert api("GET", "/api/v2/plans") == {"plans": []}
     draining = api("POST", f"{at}/drain", {"bytes_per_s": 1}, status=202)
     # A new rate for the drain that runs was answered 400, and it was set.
     assert api("POST", f"{at}/drain", {"bytes_per_s": 2}, status=202)["id"] == draining["id"]
@@ -181,6 +184,14 @@ def check_ledgers(api: Api) -> None:
     assert api("DELETE", "/api/v2/ledgers/2") == {"ledger": 2}
 
 
+def check_ends(api: Api) -> None:
+    """After the last id that can be there is nothing."""
+    last = (1 << 63) - 1
+    for path in ("ledgers", "ledgers/1/entries", "bookie/limbo", "underreplicated"):
+        found = api("GET", f"/api/v2/{path}?after={last}")
+        assert list(found.values()) == [[], None], path
+
+
 def check_large_entries(api: Api, client: Client) -> None:
     """A page that is cut because its entries are large has a next one."""
     with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
@@ -209,6 +220,11 @@ def check_refusals(api: Api) -> None:
     for method, path, body, status in (
         ("GET", "/api/v2/ledgers?limit=0", None, 400),
         ("GET", "/api/v2/ledgers?after=x", None, 400),
+        *(
+            ("GET", f"/api/v2/{path}?{name}={number}", None, 400)
+            for path, name in (("ledgers", "after"), ("bookie/limbo", "after"), ("audit", "before"))
+            for number in (1 << 63, -(1 << 63) - 1, "9" * 30, "1_0", "%D9%A1")
+        ),
         ("GET", "/api/v2/ledgers/x", None, 400),
         ("GET", "/api/v2/ledgers/77", None, 404),
         ("DELETE", "/api/v2/ledgers/77", None, 404),
@@ -250,6 +266,7 @@ def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) ->
                     writer.append_many([b"\x00\xff%d" % entry for entry in range(10 + number)])
             check_large_entries(api, client)
         check_bookie(api, child)
+        check_ends(api)
         check_ledgers(api)
         check_cluster(api)
         check_audit(api)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_service.metrics.exposition import exposition
+from bookie_service.metrics.exposition import Exposition
 from bookie_service.metrics.families import PLAIN, Family, Operation, Registry, Stage, Value, counter, gauge
 from bookie_service.metrics.histograms import Histograms
 
 
 def text_of(*families: Family) -> str:
-    return "".join(exposition(families))
+    return "".join(Exposition().texts(families))
 
 
 def test_summary_has_apaches_form_to_the_letter() -> None:
@@ -62,6 +63,35 @@ def test_histogram_is_cumulative_in_seconds() -> None:
     assert list(buckets.values()) == sorted(buckets.values())
     (total,) = (s.value for s in family.samples if s.name.endswith("_sum"))
     assert math.isclose(total, 70.00305)
+
+
+@pytest.mark.parametrize("labels", [{}, {"ledgerDir": "/a{}b,/c"}])
+def test_texts_that_are_kept_are_those_of_a_new_exposition(labels: dict[str, str]) -> None:
+    """Between two scrapes nothing is recorded, something is, a window is closed, or other histograms take the place."""
+    exposition, ok, failed = Exposition(), Histograms(2), Histograms(1)
+
+    def families() -> list[Family]:
+        return [
+            Family("a", "summary", (Operation((ok, 1), (failed, 0), labels), Operation((ok, 0), None, {"x": "1"}))),
+            Family("b_seconds", "histogram", (Stage((ok, 1), labels), Stage((failed, 0), {"x": "1"}))),
+        ]
+
+    def check() -> None:
+        assert "".join(exposition.texts(families())) == text_of(*families())
+
+    check()
+    check()
+    ok.record(1, 900, 3)
+    check()
+    failed.record(0, 70)
+    ok.roll()
+    check()
+    failed.roll()
+    ok.roll()
+    check()
+    ok = Histograms(2)
+    ok.record(1, 5)
+    check()
 
 
 def test_sizes_are_not_scaled() -> None:

@@ -57,7 +57,8 @@ def test_numbers_recorded_together_count_as_one_by_one() -> None:
     for which in range(2):
         assert one.count(which) == together.count(which) == 111
         assert one.sum(which) == together.sum(which)
-        assert one.below(which, [4, 1024, 1 << 20]) == together.below(which, [4, 1024, 1 << 20])
+        buckets = buckets_of(np.array([4, 1024, 1 << 20]))
+        assert one.below(which, buckets) == together.below(which, buckets)
 
 
 def test_stages_of_an_add_follow_one_another() -> None:

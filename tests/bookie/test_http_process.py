@@ -174,6 +174,21 @@ def test_loaded_bookie_has_every_metric_that_dashboards_show(uri: str, tmp_path:
 
 
 @pytest.mark.cluster
+def test_directories_whose_names_are_alike_in_metrics_have_one_series(uri: str, tmp_path: Path) -> None:
+    """Prometheus keeps one of two series with one name, and other readers refuse the whole text."""
+    directories = [tmp_path / "ledgers-1", tmp_path / "ledgers_1"]
+    child = BookieChild(tmp_path / "bookie", uri, **{**HTTP, "ledgerDirectories": ",".join(map(str, directories))})
+    with child.running():
+        status, text = call(child.facts["http_port"], "/metrics")
+        assert status == 200
+        types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+        assert [each for each in types if types.count(each) > 1] == []
+        assert any(re.fullmatch(r"bookie_ledger_dir_\w+ledgers_1_usage", each) for each in types)
+        used = [line for line in text.splitlines() if line.startswith("bkspark_bookie_directory_used_ratio")]
+        assert all(sum(f'directory="{each}"' in line for line in used) == 1 for each in directories)
+
+
+@pytest.mark.cluster
 def test_bookie_set_read_only_stays_so_over_a_restart_until_it_is_set_writable(uri: str, tmp_path: Path) -> None:
     child = BookieChild(tmp_path / "bookie", uri, **HTTP)
     with child.running():

@@ -1,14 +1,73 @@
-"""Keys that are changed while a bookie runs: what a caller of HTTP may not learn by them."""
+"""Keys that are changed while a bookie runs: each takes effect, and what a caller of HTTP may not learn by them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from bkspark.errors import ConfigurationError
 from bookie_service.operation.live_keys import LIVE_KEYS, LiveKeys
-from bookie_service.settings.configuration import configure
+from bookie_service.settings.configuration import Configuration, configure
 
 SECRET = "s3cret"
+OTHERS = {
+    "compactionMaxOutstandingRequests": "7",
+    "compactionRate": "7",
+    "compactionRateByBytes": "7",
+    "compactionRateByEntries": "7",
+    "forceAllowCompaction": "true",
+    "gcMetadataOpRateLimit": "7",
+    "gcOverreplicatedLedgerWaitTime": "7000",
+    "isForceGCAllowWhenNoSpace": "true",
+    "isThrottleByBytes": "true",
+    "lockReleaseOfFailedLedgerGracePeriod": "7000",
+    "logLevel": "debug",
+    "majorCompactionInterval": "90000",
+    "majorCompactionMaxTimeMillis": "7000",
+    "majorCompactionThreshold": "0.7",
+    "minorCompactionInterval": "7000",
+    "minorCompactionMaxTimeMillis": "7000",
+    "minorCompactionThreshold": "0.3",
+    "openLedgerRereplicationGracePeriod": "7000",
+    "replicationRateByBytes": "7",
+    "rwRereplicateBackoffMs": "7000",
+}
+"""A value of each live key that is not its default."""
+
+
+def used(configuration: Configuration) -> tuple[object, ...]:
+    """What the running parts take of a configuration (`wiring._apply`, `AutoRecovery.set_options`)."""
+    return configuration.service.collection, configuration.log_level, configuration.auto_recovery.repair
+
+
+@pytest.mark.parametrize("key", sorted(LIVE_KEYS))
+def test_reading_the_file_again_applies_each_live_key_and_takes_it_back(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "bk_server.conf"
+    file.write_text("")
+    keys, applied = LiveKeys(configure({}), file, {}), []
+    keys.parts.append(applied.append)
+    before = used(keys.configuration)
+    file.write_text(f"{key}={OTHERS[key]}\n")
+    assert keys.reload("test").changed == {key: ("", OTHERS[key])}
+    assert used(applied[-1]) != before, "a part takes the new value"
+    file.write_text("")
+    assert keys.reload("test").changed == {key: (OTHERS[key], "")}
+    assert used(applied[-1]) == before, "without the key its default counts again"
+
+
+def test_value_that_the_file_cannot_have_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "bk_server.conf"
+    keys, applied = LiveKeys(configure({}), file, {}), []
+    keys.parts.append(applied.append)
+    for wrong in ("compactionRate=many", "minorCompactionThreshold=0.9", "logLevel=loud", "compactionRat=1", "=\n"):
+        file.write_text(f"compactionRateByBytes=5\n{wrong}\n")
+        with pytest.raises(ConfigurationError):
+            keys.reload("test")
+    file.unlink()
+    with pytest.raises(ConfigurationError):
+        keys.reload("test")
+    assert applied == []
 
 
 @pytest.mark.parametrize("reference", ["${passwd}", "${env:BKSPARK_PASSWORD}", "${nothing:-x}", "1${passwd}"])

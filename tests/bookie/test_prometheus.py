@@ -13,6 +13,7 @@ import pytest
 
 from tests.bookie.child import BookieChild
 from tests.bookie.prometheus import DASHBOARD, EXPRESSIONS, is_filled, needs_prometheus, panels, running_prometheus
+from tests.bookie.published_panels import BOOKIES, READ_ONLY
 from tests.bookie.test_http_process import HTTP, call
 from tests.polling import wait_until
 
@@ -26,19 +27,25 @@ def test_every_expression_of_dashboards_has_a_value_on_a_loaded_bookie(uri: str,
         load = threading.Thread(target=_load, args=(child, ended))
         load.start()
         try:
-            missing = [*EXPRESSIONS, *panels(DASHBOARD)]
-
-            def all_filled() -> bool:
-                missing[:] = [expression for expression in missing if not is_filled(port, expression)]
-                return not missing
-
-            try:
-                wait_until(all_filled, "every expression to have a value", 60)
-            except AssertionError:
-                pytest.fail(f"without a value: {json.dumps(missing, indent=1)}")
+            _wait_until_filled(port, [*EXPRESSIONS, *BOOKIES, *panels(DASHBOARD)])
         finally:
             ended.set()
             load.join()
+        assert call(child.facts["http_port"], "/api/v1/bookie/state/readonly", "PUT", {"readOnly": True})[0] == 200
+        _wait_until_filled(port, READ_ONLY)
+
+
+def _wait_until_filled(port: int, expressions: list[str]) -> None:
+    missing = list(expressions)
+
+    def all_filled() -> bool:
+        missing[:] = [expression for expression in missing if not is_filled(port, expression)]
+        return not missing
+
+    try:
+        wait_until(all_filled, "every expression to have a value", 60)
+    except AssertionError:
+        pytest.fail(f"without a value: {json.dumps(missing, indent=1)}")
 
 
 def _load(child: BookieChild, ended: threading.Event) -> None:

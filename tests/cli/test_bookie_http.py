@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from bkspark.cli.bookie_http import http_origin, http_problem, is_this_host
+from bkspark.cli.bookie_http import BookieHttpAccess, http_origin, http_problem, is_this_host
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.registration import BookieAddress, encode
 from tests.bookie.child import BookieChild, new_cluster
@@ -50,6 +51,29 @@ def test_without_a_server_the_port_of_the_metrics_counts() -> None:
     assert http_problem(address) == "no HTTP server is registered"
     assert http_problem(address, (ELSEWHERE, 8000)) == ""
     assert http_origin(address, (ELSEWHERE, 8000)) == f"http://{ELSEWHERE}:8000"
+
+
+def test_many_servers_are_asked_at_once() -> None:
+    """With the six threads of a small host, a hundred dead bookies held up `bkspark top` for more than a minute."""
+    count = 40
+
+    async def test() -> None:
+        together = asyncio.Barrier(count)
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            await together.wait()
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\nyes")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            access = BookieHttpAccess(None, None)
+            found = await asyncio.gather(*(access.fetch(f"http://127.0.0.1:{port}/metrics") for _ in range(count)))
+            assert found == [b"yes"] * count
+
+    asyncio.run(test())
 
 
 @pytest.mark.cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.client import Client as AsyncClient
+from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from tests.cluster import Cluster, GuestCluster
 
@@ -95,6 +98,35 @@ def _check_damaged_metadata(uri: str, bookie: str, health: Callable[..., dict[st
     refused = health("--can-stop", bookie, code=10)["can_stop"]["reasons"]
     assert [(each["code"], "(77)" in each["text"]) for each in refused] == [("unreadable_ledgers", True)]
     asyncio.run(put(None))
+
+
+def test_all_of_many_bookies_are_asked_where_few_files_may_be_open(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    """The limit is often 1,024, and each bookie takes a connection: of more bookies some were unreachable."""
+    count = 300
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        host, _, port = cluster.bookies[0].id.rpartition(":")
+        address = BookieAddress(host, int(port))
+
+        def ask(command: str) -> list[dict[str, Any]]:
+            line = [sys.executable, "-m", "bkspark.cli", "cluster", command, "--uri", cluster.uri, "--json"]
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            limited = ["prlimit", f"--nofile={count // 3}:{most}", *line]
+            asked = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+            assert asked.returncode == 0, asked.stderr
+            found: list[dict[str, Any]] = json.loads(asked.stdout)["bookies"]
+            return found
+
+        async def test() -> None:
+            async with AsyncClient(cluster.uri) as client:
+                registry = BookieRegistry(await client.tree(), client.uri)
+                for number in range(count):
+                    await registry.register(f"many-{number}", address, read_only=False)
+                for command in ("health", "bookies"):
+                    found = await asyncio.to_thread(ask, command)
+                    assert len(found) == count + 1
+                    assert [each["problem"] for each in found if not each["reachable"]] == []
+
+        asyncio.run(test())
 
 
 def test_watch_outlives_an_outage_of_zookeeper(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

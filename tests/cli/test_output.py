@@ -12,6 +12,11 @@ def test_table_aligns_text_left_and_numbers_right(capsys):
     assert capsys.readouterr().out.splitlines() == ["name     size", "a           5", "longer  12345", "none        -"]
 
 
+def test_table_aligns_names_of_wide_characters(capsys):
+    print_table(("name", "state"), [("\u65e5\u672c", "x"), ("e\u0301e", "y"), ("abcde", "z")])
+    assert capsys.readouterr().out.splitlines() == ["name   state", "\u65e5\u672c   x", "e\u0301e     y", "abcde  z"]
+
+
 def test_table_without_rows_has_its_header(capsys):
     print_table(("name", "size"), [])
     assert capsys.readouterr().out == "name  size\n"

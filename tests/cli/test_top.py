@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.cli.top import parse
+from bkspark.cli.__main__ import build_parser
+from bkspark.cli.top import Watch, parse
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, columns, ordered, render
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from tests.cli.console import Console
@@ -81,6 +85,47 @@ def test_what_others_named_cannot_move_the_cursor() -> None:
     lines = render(TopView("zk://h", "12:00:00", (hostile,), (row,), problem="away\x07"), 200, 30)
     assert all(line.isprintable() for line in lines)
     assert any(r"a\x00b\x1b[2J\nred " in line for line in lines)
+
+
+def test_wide_characters_take_two_columns_and_combining_ones_none() -> None:
+    """A line of 80 characters with such a name had up to 104 columns, and the terminal showed its end on the next."""
+    names = ("\u65e5\u672c\u8a9e" * 12, "e\u0301" * 30, "plain")
+    rows = tuple(LedgerRow(number, name, 500.0, 1e6, 999, ("b:1",)) for number, name in enumerate(names))
+    lines = render(TopView("zk://h", "12:00:00", (BUSY,), rows), 80, 24)
+    assert all(columns_of(line) <= 80 for line in lines)
+    begins = [columns_of(line[: line.index("500")]) for line in lines if " 500 " in line]
+    assert len(set(begins)) == 1, "the columns after a name are aligned"
+    assert len(begins) == 3
+
+
+def columns_of(text: str) -> int:
+    """The columns of a terminal that a text takes, by the properties of Unicode."""
+    wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
+    return len(text) + wide - sum(unicodedata.combining(each) > 0 for each in text)
+
+
+def test_wide_screen_shows_long_ids_of_bookies_whole() -> None:
+    """Every terminal showed 21 characters of `bookie-0.bookie.pulsar.svc.cluster.local:3181`."""
+    ids = [f"bookie-{number}.bookie.pulsar.svc.cluster.local:3181" for number in range(3)]
+    view = TopView("zk://h", "12:00:00", tuple(BookieRow(each, "available", version="0.1.0") for each in ids))
+    wide = "\n".join(render(view, 160, 30))
+    assert all(each in wide for each in ids)
+    assert "0.1.0" in wide
+    assert all(len(line) <= 80 for line in render(view, 80, 24))
+
+
+def test_figures_that_are_not_finite_are_left_out() -> None:
+    """JSON has no NaN and no infinity: `--json` printed them, and no other program could read it."""
+    watch = Watch(None, build_parser().parse_args(["top", "--uri", "zk://h/ledgers"]))  # type: ignore[arg-type]
+    text = (
+        "bookie_ledger_dir__a_usage NaN\nbookie_ledger_dir__b_usage 40\nbookie_WRITE_BYTES +Inf\n"
+        'bookkeeper_server_ADD_ENTRY{success="true",quantile="0.99"} +Inf\n'
+        "bookie_journal_JOURNAL_QUEUE_SIZE NaN\n"
+    )
+    for _ in range(2):
+        row = watch._row("b:1", "available", None, parse(text))
+    assert (row.disk, row.bytes, row.add_p99, row.queue) == (40.0, 0.0, None, 0.0)
+    json.loads(json.dumps(asdict(row), allow_nan=False))
 
 
 def test_bookies_are_sorted_and_scrolled() -> None:

@@ -8,7 +8,14 @@ from collections import Counter
 
 import pytest
 
-from bkspark.core.placement import COMBINATIONS_MAX, RACK_DEFAULT, Topology, choose_ensemble, choose_replacements
+from bkspark.core.placement import (
+    COMBINATIONS_MAX,
+    RACK_DEFAULT,
+    RANDOM_STEPS_MAX,
+    Topology,
+    choose_ensemble,
+    choose_replacements,
+)
 from bkspark.core.striping import write_set
 from bkspark.errors import NotEnoughBookies
 
@@ -98,6 +105,39 @@ def test_every_bookie_is_chosen_about_as_often_as_any_other_where_racks_are_equa
     counts = Counter(b for _ in range(2000) for b in choose_ensemble(set(where), 3, 3, source, Topology(where)))
     assert set(counts) == set(where)
     assert min(counts.values()) > 0.8 * max(counts.values())
+
+
+class Counting:
+    """A random source that counts the members of its samples."""
+
+    def __init__(self, seed):
+        self._source = random.Random(seed)
+        self.drawn = 0
+
+    def sample(self, population, k):
+        self.drawn += k
+        return self._source.sample(population, k)
+
+
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_draws_for_an_ensemble_do_not_grow_with_the_cluster(per_host):
+    """A draw of all 1,000 bookies for each slot took milliseconds of the event loop, and 7 s in a hard search."""
+    where = on_hosts((((per_host,) * (25 // per_host)),) * 40)
+    source = Counting(3)
+    for size in (3, 5):
+        source.drawn = 0
+        ensemble = choose_ensemble(set(where), size, 3, source, Topology(where))
+        assert reached(ensemble, where, 3) >= (2, 3)
+        assert source.drawn < 5 * size
+
+
+def test_hard_search_draws_few_bookies():
+    """Seven bookies of one rack are just enough for 20 slots: random orders use them up too early."""
+    where = cluster((460, 7))
+    source = Counting(4)
+    ensemble = choose_ensemble(set(where), 20, 3, source, Topology(where))
+    assert min(spans([where[bookie] for bookie in ensemble], 3)) == 2
+    assert source.drawn <= RANDOM_STEPS_MAX + 20
 
 
 def test_bookie_without_a_rack_is_in_the_default_one():

@@ -196,6 +196,22 @@ def test_status_names_the_ledgers_that_wait_and_those_that_are_blocked() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"ledgers": "many", "bytes": None, "bytes_left": -1, "bytes_per_s": 1.5, "ledgers_left": True},
+        {"waiting": 7, "blocked": ["ledger 7"], "seconds_left": "soon", "at_ms": "now"},
+        {"waiting": ["7", None], "blocked": {"7": 7}, "copied_bytes": []},
+    ],
+)
+def test_status_leaves_out_what_is_not_of_its_form(facts: dict[str, object]) -> None:
+    """Anyone who may write to the metadata store can write a plan; the command ended with a traceback."""
+    progress = {"ledgers": 5, "ledgers_left": 2, "bytes": 4 << 20, **facts}
+    line = status_line(BookiePlan("b:1", "drain", "amy@host", 0, progress=progress))
+    assert line.startswith("b:1: drain by amy@host since ")
+    assert "\n" not in line
+
+
 def test_two_processes_that_drain_a_bookie_count_each_ledger_once(four: Cluster) -> None:
     uri, bookie = four.uri, four.bookies[0].id
     with Client(uri) as client:

@@ -30,6 +30,8 @@ from bkspark.metadata.underreplication import UnderreplicationStore
 from bookie_service.replication.cluster_commands import READ_PIECE_BYTES, ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import STOP_S, BookieChild, new_cluster
+from tests.bookie.prometheus import is_filled, needs_prometheus, running_prometheus
+from tests.bookie.published_panels import RECOVERY
 from tests.bookie.test_http_process import answer, call
 from tests.planting import around
 from tests.polling import wait_until
@@ -144,6 +146,16 @@ def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKe
     first, *_, last = (tmp_path / "log").read_text().splitlines()
     assert re.search(rf"INFO autorecovery starts: bkspark \S+, pid {process.pid}; .*metadataServiceUri={uri}", first)
     assert last.endswith("INFO autorecovery stops: a signal requested it")
+
+
+@pytest.mark.cluster
+@needs_prometheus
+def test_every_panel_of_published_dashboards_about_autorecovery_has_a_value(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, f"panels-{tmp_path.name}")
+    with autorecovery(uri, tmp_path) as (_, target, _), running_prometheus(tmp_path / "prometheus", target) as port:
+        wait_until(lambda: all(is_filled(port, each) for each in RECOVERY), "every panel to have a value", 60)
 
 
 @pytest.mark.cluster

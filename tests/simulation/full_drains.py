@@ -8,6 +8,9 @@ bookie is stopped:
     W3  a rolling restart stops one bookie at a time, and no copy is replaced because of it
     W4  a drain ends a bounded time after the faults; no ledger names the bookie then
     W5  no open ledger is fenced by a drain that was not asked to close them
+
+Two bookies may be drained at once, a bookie may be lost for ever during its drain, and another bookie may be down when
+a rolling restart begins.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from tests.simulation.full_repairs import RepairSchedule, _has, _image_of
 
 DRAINED_S = 300.0
 """Virtual seconds after the faults in which a drain must end."""
+FOLLOWED_S = 5.0
+"""Virtual seconds in which bookies follow their plans."""
 _URI = MetadataUri.parse(URI)
 
 
@@ -50,6 +55,12 @@ class DrainSchedule(RepairSchedule):
         self.drains = Random(f"drain {seed}")
         self.is_restart = self.drains.random() < 0.35
         self.closes_open = not self.is_restart and self.drains.random() < 0.3
+        # Its own source: what happens in addition changes nothing in the rest.
+        self.more = Random(f"more of drain {seed}")
+        self.is_one_away = self.is_restart and self.more.random() < 0.5
+        addition = "" if self.is_restart else self.more.choice(("", "", "second drain", "loss"))
+        self.drains_two = addition == "second drain"
+        self.loses_drained = addition == "loss"
         # Ledgers whose entries all had Qw copies when it began: the entries of settled fragments.
         self._whole: dict[int, int] = {}
         self._stopped: set[str] = set()
@@ -102,6 +113,8 @@ class DrainSchedule(RepairSchedule):
         self._stopped.add(bookie.id)
         bookie.settle()
         await bookie.crash(Loss.LOST)
+        # At once, before autorecovery replaces anything, and at the end.
+        await self._check_served()
         await asyncio.sleep(self.drains.choice((0.1, 2.0, 20.0)))
         await self._check_served()
         await bookie.start()
@@ -110,9 +123,14 @@ class DrainSchedule(RepairSchedule):
     async def _restart_all(self, span_s: float) -> None:
         """Restart all bookies by the command's own steps, while owners write."""
         arguments = argparse.Namespace(command=None, timeout=600.0, despite=["too_few_bookies"])
+        bookies = list(self.cluster.bookies)
+        if self.is_one_away:
+            away, first = await self._neighbours()
+            await self._leave_for_a_while(away)
+            bookies.sort(key=lambda bookie: bookie is not first)
         client, swaps = self._client(), self.swaps
         writing = [asyncio.ensure_future(self._append(ledger, 10 * span_s)) for ledger in self.ledgers]
-        for bookie in self.cluster.bookies:
+        for bookie in bookies:
             try:
                 await asyncio.wait_for(restart.restart_one(client, bookie.id, arguments, bookie.id), 600)
             except (BookKeeperError, TimeoutError) as error:
@@ -120,16 +138,49 @@ class DrainSchedule(RepairSchedule):
                 break
         await self._ended(writing, "owners")
         await client.close()
-        if self.swaps != swaps:
+        if self.swaps != swaps and not self.is_one_away:
             self._complain(f"W3: {self.swaps - swaps} copies were replaced because of a restart")
+
+    async def _neighbours(self) -> tuple[FullBookie, FullBookie]:
+        """Return two bookies that have copies of the same entries, if there are entries."""
+        ensembles = [
+            fragment.bookies
+            for _, metadata in await self._metadata()
+            for fragment, end_entry in settled_fragments(metadata)
+            if end_entry > fragment.first_entry
+        ]
+        names = self.more.choice(ensembles) if ensembles else [bookie.id for bookie in self.cluster.bookies]
+        away, first = self.more.sample(list(names), 2)
+        return self.cluster.bookie(away), self.cluster.bookie(first)
+
+    async def _leave_for_a_while(self, bookie: FullBookie) -> None:
+        """Stop a bookie, and start it again later: its copies may be replaced until then."""
+        self.history.count_fault("one away")
+        bookie.settle()
+        await bookie.crash(Loss.LOST)
+
+        async def come_back() -> None:
+            await asyncio.sleep(self.more.choice((1.0, 5.0, 30.0)))
+            await bookie.start()
+
+        work = asyncio.ensure_future(come_back())
+        self._works.add(work)
+        work.add_done_callback(self._works.discard)
 
     async def _drain_under_faults(self, plans: BookiePlans, span_s: float) -> None:
         victim = self.drains.choice(self.cluster.bookies)
         plan = BookiePlan(victim.id, DRAIN, "a test", 1)
         await _surely(lambda: plans.set(plan))
+        second = self._second_drain(plans, victim) if self.drains_two else None
+        other = None if second is None else asyncio.ensure_future(second)
+        if self.drains_two:
+            await asyncio.sleep(FOLLOWED_S)
         draining = asyncio.ensure_future(self._draining(victim))
-        work = [self._strike(4 * span_s) for _ in range(self.drains.choice((0, 1, 2)))]
+        strikes = 0 if self.loses_drained else self.drains.choice((0, 1, 2))
+        work = [self._strike(4 * span_s) for _ in range(strikes)]
         work += [self._append(ledger, 4 * span_s) for ledger in self.ledgers if self.drains.random() < 0.5]
+        if self.loses_drained:
+            work.append(self._lose(victim, 4 * span_s))
         self._is_calm = False
         await self._ended([asyncio.ensure_future(each) for each in work], "faults")
         for _ in range(self.drains.choice((0, 1, 2))):
@@ -154,12 +205,39 @@ class DrainSchedule(RepairSchedule):
             for ledger in self.ledgers:
                 await self._close(ledger)
                 await self._recovered_by_a_client(ledger.ledger_id)
-        try:
-            await asyncio.wait_for(draining, DRAINED_S)
-        except TimeoutError:
-            self._complain(f"W4: the drain of {victim.id} did not end")
+        if self.loses_drained:
+            # A drain needs the bookie; autorecovery replaces what was lost with it.
+            await self._until_whole()
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+        else:
+            await self._ended_in_time(draining, victim)
+            if other is not None:
+                await self._ended_in_time(other, None)
         await self._check_unnamed(victim)
         await self._until_whole()
+
+    async def _second_drain(self, plans: BookiePlans, first: FullBookie) -> None:
+        """Drain another bookie at the same time."""
+        self.history.count_fault("second drain")
+        victim = self.more.choice([bookie for bookie in self.cluster.bookies if bookie is not first])
+        await _surely(lambda: plans.set(BookiePlan(victim.id, DRAIN, "a test", 1)))
+        await asyncio.sleep(FOLLOWED_S)
+        await self._draining(victim)
+        await self._check_unnamed(victim)
+
+    async def _lose(self, victim: FullBookie, span_s: float) -> None:
+        await asyncio.sleep(self.more.random() * span_s)
+        self.history.count_fault("lost while drained")
+        victim.is_lost = True
+        await victim.crash(Loss.LOST)
+
+    async def _ended_in_time(self, drain: asyncio.Future[None], victim: FullBookie | None) -> None:
+        try:
+            await asyncio.wait_for(drain, DRAINED_S)
+        except TimeoutError:
+            which = "the second bookie" if victim is None else victim.id
+            self._complain(f"W4: the drain of {which} did not end")
 
     async def _draining(self, victim: FullBookie) -> None:
         """Drain a bookie: a process that is started again when it fails."""

@@ -259,6 +259,15 @@ def return_not_awaited() -> Plant:
     return _both(replaced(restart, "_until_back", until), replaced(restart, "_until_none", until))
 
 
+def health_not_awaited() -> Plant:
+    """A bookie is restarted whatever the state of the cluster is."""
+
+    async def against(*arguments: Any) -> list[Any]:
+        return []
+
+    return replaced(restart, "_against", against)
+
+
 def leaving_bookies_stay() -> Plant:
     """A drain regards a bookie that leaves as one that keeps its copies."""
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -45,12 +45,13 @@ _WRITER_ENDED = (WriterState.FAILED, WriterState.CLOSED)
 _RECOVERY_ENDED = (RecoveryState.DONE, RecoveryState.FAILED)
 
 Message = tuple[Any, ...]
+_T = TypeVar("_T")
 
 
 class FirstOnes:
     """A random source for placement: takes the first ones, as any choice is like any other here."""
 
-    def sample(self, population: Sequence[str], k: int) -> list[str]:
+    def sample(self, population: Sequence[_T], k: int) -> list[_T]:
         return list(population[:k])
 
 

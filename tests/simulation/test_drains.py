@@ -26,7 +26,8 @@ def test_no_ledger_is_below_its_write_quorum_during_drains_and_restarts(part: in
         if outcome.violations:
             failing[seed] = outcome.violations
     assert failing == {}
-    missing = {"drained", "restart", "swaps", "crash", "drain killed", "metadata"} - set(seen)
+    faults = {"crash", "drain killed", "metadata", "second drain", "lost while drained", "one away"}
+    missing = {"drained", "restart", "swaps", *faults} - set(seen)
     assert not missing, f"it did not happen: {missing}"
 
 
@@ -37,6 +38,7 @@ def test_no_ledger_is_below_its_write_quorum_during_drains_and_restarts(part: in
         planted.only_first_slots_copied,
         planted.maintenance_ignored,
         planted.return_not_awaited,
+        planted.health_not_awaited,
         planted.leaving_bookies_stay,
     ],
     ids=lambda plant: plant.__name__,

@@ -27,6 +27,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
+_INT64 = range(-(1 << 63), 1 << 63)
 ROLE = "x-role"
 """The name in the document under which an operation has the role that it needs."""
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
@@ -91,6 +92,8 @@ def problem(schema: Schema, value: object, name: str = "the body") -> str:
         return next((wrong for each in value if (wrong := problem(schema["items"], each, name))), "")
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return f"{name} must be {'an' if kind == 'integer' else 'a'} {kind}"
+    if isinstance(value, int) and kind == "integer" and value not in _INT64:
+        return f"{name} must be a 64-bit number"
     if "enum" in schema and value not in schema["enum"]:
         return f"{name} must be one of {', '.join(schema['enum'])}"
     low, high = schema.get("minimum"), schema.get("maximum")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 
 from bkspark.security.roles import Role
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, plain
-from bookie_service.metrics.exposition import CONTENT_TYPE, exposition
+from bookie_service.metrics.exposition import CONTENT_TYPE, Exposition
 from bookie_service.metrics.families import Registry
 
 Call = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Permit = Callable[[str, HttpRequest], Awaitable[None]]
-_PIECE_S = 0.0003
+STEP_S = 0.0001
 """How long a scrape is rendered before the event loop serves requests again."""
+PAUSE_S = 0.001
+"""How long it pauses then. Without a pause, the threads of the journals get the interpreter only when a millisecond is
+over (`share_interpreter`), several times for each add."""
 
 
 class Routes:
@@ -93,25 +96,26 @@ class Routes:
 def add_metrics(routes: Routes, registry: Registry, prepare: Callable[[], Awaitable[None]]) -> None:
     """Serve the metrics at /metrics. `prepare()` is awaited before."""
 
+    exposition = Exposition()
+
     async def metrics(request: HttpRequest) -> HttpResponse:
         await prepare()
-        return HttpResponse(content_type=CONTENT_TYPE, pieces=_in_turns(registry))
+        return HttpResponse(body=await _in_turns(exposition.texts(registry.families())), content_type=CONTENT_TYPE)
 
     routes.add("GET", "/metrics", metrics, wrong_method=HTTPStatus.FORBIDDEN, role=Role.METRICS)
 
 
-async def _in_turns(registry: Registry) -> AsyncIterator[bytes]:
-    """Yield the metrics as text. Requests of clients are served in between."""
-    texts: list[str] = []
+async def _in_turns(texts: Iterator[str]) -> bytes:
+    """Return the texts, which are made a few at a time. Requests of clients are served in between."""
+    made: list[str] = []
     began = time.monotonic()
-    for text in exposition(registry.families()):
-        texts.append(text)
-        if time.monotonic() - began > _PIECE_S:
-            yield "".join(texts).encode()
-            texts = []
-            await asyncio.sleep(0)
+    for text in texts:
+        made.append(text)
+        if time.monotonic() - began > STEP_S:
+            await asyncio.sleep(PAUSE_S)
             began = time.monotonic()
-    yield "".join(texts).encode()
+    # A path of the configuration need not be UTF-8.
+    return "".join(made).encode(errors="backslashreplace")
 
 
 async def heartbeat(request: HttpRequest) -> HttpResponse:
