@@ -394,7 +394,7 @@ class Connection:
         self._receive_held_later(self._tls_socket)
 
     def _forget_login(self, now: float) -> None:
-        """Demand a login again: whoever logged in in clear, a man in the middle perhaps, may not be who goes on."""
+        """Demand a login again: the one in clear may have been that of a man in the middle."""
         self.principal = ANONYMOUS
         self._is_known = self._takes_singles = False
         self._begin_proofs(now)
