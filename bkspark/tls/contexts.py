@@ -12,11 +12,27 @@ from bkspark.errors import ConfigurationError
 from bkspark.tls import names
 from bkspark.tls.options import TlsOptions
 from bkspark.tls.stores import files_of, use_own_certificate, use_trusted_certificates
+from bkspark.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
 _VERSIONS = {names.TLS_1_2: ssl.TLSVersion.TLSv1_2, names.TLS_1_3: ssl.TLSVersion.TLSv1_3}
 _SAYS = Says("TLS continues with the certificates that it has", "TLS uses the changed certificates for new connections")
+
+
+def has_expired(tls: ssl.SSLObject) -> bool:
+    """Return whether the certificate that the peer showed is no longer valid, although the handshake is complete.
+
+    A handshake that resumes a session of TLS 1.2 checks no certificate, and Python has no switch for such sessions.
+    They belong to one context, so changed files end them.
+
+    Raises:
+        ValueError: the certificate cannot be read.
+    """
+    certificate = tls.getpeercert() if tls.session_reused else None
+    if not certificate:
+        return False
+    return ssl.cert_time_to_seconds(str(certificate["notAfter"])) * 1000 < wall_clock_ms()
 
 
 class TlsContext:

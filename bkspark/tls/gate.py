@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bkspark.tasks import start_kept
-from bkspark.tls.contexts import TlsContext
+from bkspark.tls.contexts import TlsContext, has_expired
 from bkspark.tls.failures import why_failed
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,10 @@ class TlsGate:
         finally:
             self.forget(arrival)
         if transport is None or transport.is_closing():
+            return
+        if has_expired(transport.get_extra_info("ssl_object")):
+            logger.info("closed the connection from %s: no TLS (its certificate has expired)", arrival.address)
+            transport.abort()
             return
         arrival.hand_over(transport)
 

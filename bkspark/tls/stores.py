@@ -17,11 +17,14 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bkspark.errors import ConfigurationError
 from bkspark.secret_files import read_file
 from bkspark.tls.options import StoreType, TlsOptions
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 STORE_BYTES_MAX = 16 * 1024 * 1024
 """Largest file of a store: a larger one cannot be a key or certificates."""
@@ -114,7 +117,7 @@ def _load_pair(
             if index == len(passwords):
                 raise ConfigurationError(
                     f"tlsKeyStore={shown}: key and certificate cannot be used ({_reason(error)}). The key must be "
-                    "readable with the password in tlsKeyStorePasswordPath, and fit the certificate"
+                    "readable with the password in tlsKeyStorePasswordPath, and fit the first certificate"
                     f"{_if_missing(password_path)}"
                 ) from None
 
@@ -152,14 +155,39 @@ def _open_pkcs12(
             f"{key}={path}: the store cannot be opened with the password in {key}PasswordPath, or is damaged"
             f"{_if_missing(password_path)}"
         ) from None
-    found = [store.cert, *store.additional_certs]
-    certificates = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found if each is not None)
-    if key == "tlsKeyStore" and (store.key is None or store.cert is None):
-        raise ConfigurationError(f"{key}={path}: the store has no private key with its certificate")
+    certificates = [each.certificate for each in (store.cert, *store.additional_certs) if each is not None]
     pem_key = b""
-    if store.key is not None:
+    if key == "tlsKeyStore":
+        if store.key is None or store.cert is None:
+            raise ConfigurationError(f"{key}={path}: the store has no private key with its certificate")
+        certificates = _chain(certificates)
         pem_key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return pem_key, certificates
+    return pem_key, b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+
+
+def _chain(certificates: list[Certificate]) -> list[Certificate]:
+    """Return the first certificate, and after each one that of its issuer, as far as there are.
+
+    A store may have certificates of other keys, too, which are not for the peers of this one.
+    """
+    chain, others = certificates[:1], certificates[1:]
+    while issuers := [each for each in others if _has_issued(each, chain[-1])]:
+        chain.append(issuers[0])
+        others.remove(issuers[0])
+    return chain
+
+
+def _has_issued(issuer: Certificate, certificate: Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    except UnsupportedAlgorithm:
+        # The names are right. The peer decides whether it accepts the signature.
+        return True
+    return True
 
 
 @contextlib.contextmanager

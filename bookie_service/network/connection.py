@@ -380,6 +380,8 @@ class Connection:
         if not self.is_open:
             return
         buffer, loop = self._receive_buffer, self._memory_budget.loop
+        if self._authentication is not None and self._gate is None:
+            self._forget_login(loop.time())
         self._deadlines.expect_tls(loop.time(), self._tls.options.handshake_s)
         held = b"" if self._gate is None else self._gate.take_held()
         rest = buffer.octets[end : buffer.end].tobytes()
@@ -390,6 +392,12 @@ class Connection:
         self._scanned, self._is_scanned = buffer.end, True
         self._tls.owing.add(self)
         self._receive_held_later(self._tls_socket)
+
+    def _forget_login(self, now: float) -> None:
+        """Demand a login again: the one in clear may have been that of a man in the middle."""
+        self.principal = ANONYMOUS
+        self._is_known = self._takes_singles = False
+        self._begin_proofs(now)
 
     def _step_later(self) -> None:
         """Take a step of the handshake in a later turn, because it costs processor time."""

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bkspark.errors import ProtocolError
+from bkspark.tls.contexts import has_expired
 from bkspark.tls.failures import why_failed
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.start_tls import is_auth_request
@@ -106,9 +107,12 @@ class TlsSocket:
         """Return what `getpeercert` says of the certificate that the peer showed; None: it was asked for none.
 
         Raises:
-            TlsFailure: its names are not text: an authority signs whatever it is given.
+            TlsFailure: it has expired since the session began that is resumed, or its names are not text: an authority
+                signs whatever it is given.
         """
         try:
+            if has_expired(self._tls):
+                raise TlsFailure("the TLS handshake failed: the peer's certificate has expired")
             return self._tls.getpeercert() or None
         except (ValueError, ssl.SSLError):
             raise TlsFailure("the TLS handshake failed: the peer's certificate cannot be read") from None

@@ -61,21 +61,30 @@ class Leaf:
         chain.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         return str(key), str(chain)
 
-    def pkcs12(self, password: bytes) -> str:
-        """Write a PKCS12 store; return its name."""
+    def pkcs12(self, password: bytes, others: Sequence[x509.Certificate] | None = None) -> str:
+        """Write a PKCS12 store; return its name. `others`: further certificates in it, by default the issuer's."""
         path = self.directory / f"{self.name}.p12"
+        beside = [self.issuer] if others is None else others
         path.write_bytes(
             pkcs12.serialize_key_and_certificates(
-                self.name.encode(), self.key, self.certificate, [self.issuer], BestAvailableEncryption(password)
+                self.name.encode(), self.key, self.certificate, beside, BestAvailableEncryption(password)
             )
         )
         return str(path)
+
+    def pem_with(self, *others: x509.Certificate) -> tuple[str, str]:
+        """Write PEM files as `pem`, with a chain of more certificates."""
+        key, chain = self.pem()
+        with Path(chain).open("ab") as file:
+            file.writelines(each.public_bytes(Encoding.PEM) for each in others)
+        return key, chain
 
 
 class Authority:
     """A certificate authority: `pem` is the name of the file with its certificate."""
 
-    def __init__(self, directory: Path, name: str = "ca") -> None:
+    def __init__(self, directory: Path, name: str = "ca", issuer: Authority | None = None) -> None:
+        """`issuer`: the authority that vouches for this one; None: it vouches for itself."""
         self._directory = directory
         self.name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -83,34 +92,44 @@ class Authority:
         self.certificate = (
             x509.CertificateBuilder()
             .subject_name(_name(name))
-            .issuer_name(_name(name))
+            .issuer_name(_name(name) if issuer is None else issuer.certificate.subject)
             .public_key(self._key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 2 * _DAY)
             .not_valid_after(now + 30 * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
+            .sign(self._key if issuer is None else issuer._key, hashes.SHA256())
         )
         path = directory / f"{name}.pem"
         path.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         self.pem = str(path)
 
-    def issue(self, name: str, hosts: Sequence[str] = LOCAL, *, days: int = 10, unit: str = "") -> Leaf:
-        """Return a leaf for hosts that is valid from yesterday on, for a negative number of days until before now."""
+    def issue(
+        self,
+        name: str,
+        hosts: Sequence[str] = LOCAL,
+        *,
+        days: int = 10,
+        unit: str = "",
+        begins_in_days: int = -1,
+        usages: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+    ) -> Leaf:
+        """Return a leaf for hosts that is valid from yesterday on, for a negative number of days until before now.
+
+        begins_in_days: from when it is valid, if it is so at all.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        end = datetime.datetime.now(datetime.UTC) + days * _DAY
+        now = datetime.datetime.now(datetime.UTC)
+        end = now + days * _DAY
         builder = (
             x509.CertificateBuilder()
             .subject_name(_name(name, unit))
             .issuer_name(self.certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(min(end, datetime.datetime.now(datetime.UTC)) - _DAY)
+            .not_valid_before(min(end - _DAY, now + begins_in_days * _DAY))
             .not_valid_after(end)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-                critical=False,
-            )
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)

@@ -18,10 +18,11 @@ from bkspark.wire import v2, v3
 from bkspark.wire.start_tls import encode_start_tls
 from bookie_service.network import gate
 from bookie_service.network.connection import Connection
-from tests.bookie.serving import Peer, Serving, adds, service_options
+from tests.bookie.serving import KEY, Peer, Serving, adds, service_options
+from tests.bookie.v3_peer import add_frames
 from tests.polling import wait_until
 from tests.security.certificates import Authority
-from tests.security.sasl_serving import PASSWORD, USER, SaslPeer, auth_v2, auth_v3, by_digest
+from tests.security.sasl_serving import PASSWORD, USER, USERS, SaslPeer, auth_v2, auth_v3, by_digest
 from tests.security.test_authentication import EVERY_REQUEST, PROTOCOLS, Spy
 from tests.security.test_principal import principals
 from tests.security.tls_serving import is_closed, listener, trusting
@@ -206,6 +207,39 @@ def test_start_tls_long_after_an_answered_auth_message_still_begins_tls(
         client.step(sasl.payload(response))
         assert client.is_complete
         assert peer.add(1, 0, [b"x"]) == [v2.Status.EOK]
+
+
+@pytest.mark.usefixtures("hurried")
+def test_login_in_clear_counts_for_nothing_inside_tls(tmp_path: Path, authority: Authority) -> None:
+    """Otherwise a man in the middle who logs in before START_TLS gives its own name to the client that goes on."""
+    authentication = by_digest(tmp_path, allowed=".*", required=True)
+    tls = listener(authority.issue("bookie"))
+    with Serving(service_options(tmp_path, tls=tls, authentication=authentication)) as bookie:
+        for logs_in in (False, True):
+            with bookie.connect() as peer:
+                SaslPeer(peer, is_v3=True).authenticate("reader", USERS["reader"])
+                # A request that is served at once, without the way on which a closed gate is found.
+                peer.send(lone_add(0))
+                assert answered_status(peer) == v3.StatusCode.EOK
+                peer.send(START_TLS)
+                secure(peer, authority)
+                assert principals(bookie) == [ANONYMOUS]
+                if logs_in:
+                    SaslPeer(peer, is_v3=True).authenticate()
+                    assert principals(bookie) == [Principal(USER, "digest")]
+                peer.send(lone_add(1))
+                assert answered_status(peer) == (v3.StatusCode.EOK if logs_in else v3.StatusCode.EUA)
+            wait_until(lambda: not connections(bookie), "the bookie to notice that the peer has left")
+
+
+def lone_add(entry_id: int) -> bytes:
+    return add_frames(1, entry_id, [b"x"], 7, masterKey=KEY)
+
+
+def answered_status(peer: Peer) -> int:
+    body = peer.frame()
+    assert body is not None, "the bookie closed the connection"
+    return int(v3.decode_response(body).status)
 
 
 @pytest.mark.usefixtures("patient")

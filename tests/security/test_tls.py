@@ -173,7 +173,8 @@ def test_a_refused_certificate_is_a_clear_error_on_both_sides(
         with pytest.raises(TlsFailed, match=refused) as caught:
             with_pool(bookie.port, client_options(authority, stranger, protocols=(protocol,)), read_all)
         assert "_ssl.c" not in str(caught.value)
-        assert "the peer's certificate is refused: unable to get local issuer certificate" in caplog.text
+        said = "the peer's certificate is refused: unable to get local issuer certificate"
+        wait_until(lambda: said in caplog.text, "the bookie to log why it refuses")
         with pytest.raises(TlsFailed, match="its certificate is refused"):
             with_pool(bookie.port, client_options(Authority(tmp_path, "third"), protocols=(protocol,)), read_all)
         said = "the peer refuses the certificate of this bookie (unknown ca)"

@@ -66,7 +66,8 @@ class HttpAccess:
             certificate: the peer's, as `getpeercert` returns it. It was checked.
 
         Raises:
-            HttpError: the request is for another host, comes from a page of another site, or has a wrong token.
+            HttpError: the request is for another host, comes from a page of another site, has a wrong token, or has one
+                of the headers that decide this twice.
         """
         host, site, origin = _header(headers, b"host"), _header(headers, b"sec-fetch-site"), _header(headers, b"origin")
         if host is not None and not is_known_host(host, self._hosts):
@@ -117,8 +118,11 @@ class HttpAccess:
 
 
 def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> str | None:
-    found = next((value for key, value in headers if key == name), None)
-    return None if found is None else found.decode("latin-1")
+    found = [value for key, value in headers if key == name]
+    if len(found) > 1:
+        # A proxy before this server may have looked at another one.
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} came {len(found)} times")
+    return found[0].decode("latin-1") if found else None
 
 
 def _who(peer: str, principal: Principal, operator: str | None) -> str:
