@@ -52,8 +52,8 @@ class ChunkGatherer:
         self._octets_max = octets_max
         self._pending: dict[str, _Pending] = {}
         """Incomplete messages, by their id, oldest first; at most LATEST_MAX."""
-        self._complete: dict[str, None] = {}
-        """The last messages that are complete; at most LATEST_MAX."""
+        self._complete: dict[str, tuple[int, int]] = {}
+        """The last messages that are complete: their number of chunks and bytes; at most LATEST_MAX."""
         self._octets = 0
         """Bytes of the chunks in `_pending`."""
 
@@ -69,10 +69,9 @@ class ChunkGatherer:
             ValueError: the metadata do not describe a chunk, or contradict those of the message's other chunks.
         """
         uuid, chunk, facts = _chunk_of(entries, row)
-        if uuid in self._complete:
-            if chunk:
-                return None  # a repetition
-            del self._complete[uuid]
+        if chunk and self._complete.get(uuid) == facts:
+            return None  # a repetition
+        self._complete.pop(uuid, None)
         if chunk == 0:
             self._forget(uuid)
         pending = self._pending.setdefault(uuid, _Pending(*facts))
@@ -99,7 +98,7 @@ class ChunkGatherer:
             return
         if chunk == pending.count - 1:
             # The message was complete before this point: its chunk taken last is a repetition.
-            self._finish(uuid)
+            self._finish(uuid, facts)
         elif chunk not in pending.parts:
             self._put(pending, entries, row, chunk)
 
@@ -133,7 +132,7 @@ class ChunkGatherer:
         pending = self._pending.get(uuid)
         if pending is None:
             return None
-        self._finish(uuid)
+        self._finish(uuid, pending.facts)
         if pending.is_dropped:
             raise ValueError(
                 f"it is the last of {pending.count} chunks of a message that was dropped: incomplete messages were "
@@ -147,9 +146,9 @@ class ChunkGatherer:
             raise ValueError(f"its chunks have {len(whole)} bytes, and its metadata say {pending.size}")
         return Joined(memoryview(whole), *pending.first)
 
-    def _finish(self, uuid: str) -> None:
+    def _finish(self, uuid: str, facts: tuple[int, int]) -> None:
         self._forget(uuid)
-        self._complete[uuid] = None
+        self._complete[uuid] = facts
         if len(self._complete) > LATEST_MAX:
             del self._complete[next(iter(self._complete))]
 

@@ -97,6 +97,8 @@ def _nothing(codec: int, data: memoryview) -> memoryview:
     """Return no bytes, which a peer compresses to a few: all of them are known."""
     if codec == LZ4 and bytes(data) not in (b"", b"\0"):
         raise ValueError("its LZ4 block holds bytes where its metadata say none")
+    if codec == SNAPPY and len(data) > 1:
+        raise ValueError("its SNAPPY data hold bytes where their size says none")
     if codec == ZSTD and len(data):
         _arrow_decompress(ZSTD, data, 0)
     return memoryview(b"")

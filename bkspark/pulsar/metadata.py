@@ -75,7 +75,8 @@ class Cursor:
     """What a subscription has acknowledged: all up to `mark_delete`, and the entries of `ranges`, (lower, upper].
 
     `ledger_id` is the ledger whose last entry has a newer state than the node, -1 if the node is exact. `words` has a
-    bit for each acknowledged entry of a ledger, if the broker stores them in this form.
+    bit for each acknowledged entry of a ledger, if the broker stores them in this form. `partial` has the entries of
+    which some messages are acknowledged, with a bit for each of their messages that is not.
     """
 
     ledger_id: int
@@ -83,6 +84,13 @@ class Cursor:
     ranges: tuple[tuple[EntryPosition, EntryPosition], ...] = ()
     words: tuple[tuple[int, tuple[int, ...]], ...] = ()
     properties: dict[str, int] = field(default_factory=dict)
+    partial: tuple[tuple[EntryPosition, int], ...] = ()
+
+    def first_left_in(self, place: EntryPosition) -> int:
+        """Return the index in its batch of the first message of an entry that is not acknowledged; 0 if the cursor does
+        not say so."""
+        bits = dict(self.partial).get(place, 0)
+        return (bits & -bits).bit_length() - 1 if bits else 0
 
     def acknowledged_in(self, ledger_id: int, entries: int) -> int:
         """Return how many of the first entries of a ledger are acknowledged, after the mark-delete position."""
@@ -90,8 +98,7 @@ class Cursor:
         found = 0
         for key, words in self.words:
             if key == ledger_id:
-                octets = b"".join((word & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for word in words)
-                bits = int.from_bytes(octets, "little")
+                bits = _bits(words)
                 size = min(entries, 64 * len(words))
                 found += (bits & ((1 << size) - 1)).bit_count() - (bits & ((1 << min(start, size)) - 1)).bit_count()
         for lower, upper in self.ranges:
@@ -158,6 +165,7 @@ def decode_cursor(data: bytes, path: str) -> Cursor:
         _ranges(info.individualDeletedMessages),
         (),
         {each.name: each.value for each in info.properties},
+        _partial(info.batchedEntryDeletionIndexInfo),
     )
 
 
@@ -172,7 +180,17 @@ def decode_cursor_entry(data: bytes, ledger_id: int, source: str) -> Cursor:
         _ranges(info.individualDeletedMessages),
         tuple((each.key, tuple(each.values)) for each in info.individualDeletedMessageRanges),
         {each.name: each.value for each in info.properties},
+        _partial(info.batchedEntryDeletionIndexInfo),
     )
+
+
+def _partial(infos: Iterable[formats.BatchedEntryDeletionIndexInfo]) -> tuple[tuple[EntryPosition, int], ...]:
+    return tuple((_place(each.position), _bits(each.deleteSet)) for each in infos)
+
+
+def _bits(words: Iterable[int]) -> int:
+    """Return the number whose bits are those of words of 64 bits, the lowest first."""
+    return int.from_bytes(b"".join((word & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for word in words), "little")
 
 
 def _ranges(ranges: Iterable[formats.MessageRange]) -> tuple[tuple[EntryPosition, EntryPosition], ...]:

@@ -23,6 +23,7 @@ from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
 from bkspark.spark.ledger_offsets import LedgerIds
+from bkspark.spark.lost_times import check_times
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import IdRange
 from bkspark.spark.options import SourceOptions
@@ -369,6 +370,7 @@ class ReadPlanner:
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")
         if self._options.ending_timestamp is not None:
             until = self._absolute(self._options.ending_timestamp)
+            check_times(self._options, snapshot, until)
             return await reading.until(self._opener(snapshot), snapshot, until, readable, self._now_ms)
         if isinstance(wanted, int):
             return await reading.before(self._opener(snapshot), snapshot, readable, -wanted)

@@ -3,8 +3,10 @@
 topics         one row a topic, partitioned ones as one: ledgers, entries, bytes, subscriptions, newest schema
 topicLedgers   one row a ledger of a topic or partition; `entries` and `size` of one that is open are null
 subscriptions  one row a subscription of a topic or partition, Pulsar's own too: what it acknowledged, and its
-               backlog, entries and bytes that are confirmed; an entry may be a batch of many messages.
-               `oldest_unacknowledged` is the publish time of the first entry of the backlog
+               backlog, entries and bytes that are confirmed; an entry may be a batch of many messages. As in
+               Pulsar's own statistics, an entry is in the backlog until all its messages are acknowledged:
+               `partial_entries` are those of the backlog of which some are, and `partial_messages` the messages of
+               these that are not. `oldest_unacknowledged` is the publish time of the first entry of the backlog
 
 What cannot be read is a row that names it: `error` says why, and the columns that are not known are null.
 """
@@ -21,7 +23,7 @@ from bkspark.log.positions import Position
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar.entries import decode_entries
 from bkspark.pulsar.message_columns import times
-from bkspark.pulsar.metadata import Cursor
+from bkspark.pulsar.metadata import Cursor, EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import Subscription
 from bkspark.spark.ranges import Backlog
@@ -67,6 +69,8 @@ SCHEMAS = {
             "acknowledged_after": pa.int64(),
             "backlog_entries": pa.int64(),
             "backlog_bytes": pa.int64(),
+            "partial_entries": pa.int64(),
+            "partial_messages": pa.int64(),
             "oldest_unacknowledged": _TIME,
             "error": pa.string(),
         }
@@ -189,9 +193,10 @@ async def _subscriptions(planner: TopicPlanner) -> AsyncIterator[Row]:
 
 async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscription) -> Row:
     mark = found.cursor.mark_delete
-    begin = view.normal(max(view.start, Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1)))
+    begin = view.after(mark)
     unread = view.extents.amount(begin, view.readable)
     taken = _acknowledged_after(view, found.cursor)
+    partial = [bits for place, bits in found.cursor.partial if begin <= _position(place) < view.readable]
     return {
         "topic": str(view.name),
         "partition": _partition(view.name),
@@ -201,8 +206,14 @@ async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscript
         "acknowledged_after": taken.entries,
         "backlog_entries": max(0, unread.entries - taken.entries),
         "backlog_bytes": max(0, unread.octets - taken.octets),
+        "partial_entries": len(partial),
+        "partial_messages": sum(bits.bit_count() for bits in partial),
         "oldest_unacknowledged": await _published(planner, begin) if unread.entries else None,
     }
+
+
+def _position(place: EntryPosition) -> Position:
+    return Position(place.ledger_id, place.ledger_id, place.entry_id)
 
 
 def _acknowledged_after(view: TopicView, cursor: Cursor) -> Backlog:

@@ -21,6 +21,7 @@ SELECT_TOPICS = frozenset({"topic", "topics", "topicsPattern"})
 _NOT_OF_TOPICS = frozenset({"payloadformat", "jsondialect", "recover", "encryptionkeyfile"})
 _PULSAR_FORMAT = "pulsar"
 _OFFSETS = ("startingOffsets", "endingOffsets")
+_ENDS = frozenset({"endingoffsets", "endingtimestamp"})
 
 
 def topic(value: str) -> str:
@@ -204,8 +205,10 @@ def check_topic_options(options: Chosen, known: Mapping[str, Option]) -> None:
             "options 'startingOffsets', 'startingTimestamp' and 'startingSubscription' exclude each other: give one of "
             "them"
         )
-    if options.read_compacted and (count or "endingoffsets" in options.given):
+    if options.read_compacted and (count or options.given & _ENDS):
         raise ConfigurationError("option 'readCompacted' reads a topic whole: remove the starting and ending ones")
+    if "publishtimeslack" in options.given and options.starting_timestamp is None:
+        raise ConfigurationError("option 'publishTimeSlack' needs 'startingTimestamp': set that, too, or remove it")
 
 
 def _check_without_topics(options: Chosen, known: Mapping[str, Option]) -> None:

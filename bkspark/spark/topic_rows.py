@@ -244,11 +244,7 @@ class TopicDecoder:
         """Return a message whose last chunk is here, looking for the others before the task's first entry."""
         if self._chunks.lacks(uuid) and (self._earlier is None or uuid in self._earlier):
             seen: set[str] = set()
-            for batch in self._look_back(self._topic):
-                try:
-                    entries = decode_entries(batch)
-                except MalformedEntry:
-                    continue  # the task that reads this entry reports it
+            for entries in itertools.chain.from_iterable(map(_decodable, self._look_back(self._topic))):
                 for row in np.flatnonzero(entries.is_chunk)[::-1].tolist():
                     seen.add(entries.text(entry_fields.UUID, row))
                     self._chunks.take_earlier(entries, row, uuid)
@@ -458,6 +454,20 @@ class TopicDecoder:
             yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
         else:
             yield pa.record_batch({"rows": pa.nulls(1)}).select([])
+
+
+def _decodable(batch: EntryBatch) -> Iterator[Entries]:
+    """Yield the entries of a batch in parts, the last part first, without the malformed ones: the tasks that read those
+    report them."""
+    try:
+        entries = decode_entries(batch)
+    except MalformedEntry:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            yield from _decodable(batch.slice(middle, len(batch)))
+            yield from _decodable(batch.slice(0, middle))
+    else:
+        yield entries
 
 
 def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:

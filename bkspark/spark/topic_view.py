@@ -14,7 +14,7 @@ from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
-from bkspark.pulsar.metadata import SHADOW_SOURCE
+from bkspark.pulsar.metadata import SHADOW_SOURCE, EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
 from bkspark.pulsar.transactions import Transactions
@@ -113,7 +113,7 @@ class TopicView:
                 f"topic {self.name} is a shadow of {source}, whose ledgers hold its messages: read that topic"
             )
         if options.starting_subscription is not None:
-            return await self._after_subscription(options.starting_subscription), None
+            return await self._after_subscription(options.starting_subscription)
         if options.starting_timestamp is not None:
             return self._since(self.absolute(options.starting_timestamp)), None
         wanted = self._offset("startingOffsets", options.starting_offsets)
@@ -217,14 +217,20 @@ class TopicView:
                 return _beginning(extent)
         return self.readable
 
-    async def _after_subscription(self, name: str) -> Position:
+    async def _after_subscription(self, name: str) -> tuple[Position, MessageId | None]:
+        """Return the first message that a subscription has not acknowledged, in the form of `wanted_start`."""
         store = await self._planner.store()
         found = await store.subscription(self.name, name, self._planner.client)
         if found is None and self.name.partition >= 0 and not await store.exists(self.name):
-            return self.start  # a partition that no broker has loaded yet
+            return self.start, None  # a partition that no broker has loaded yet
         if found is None:
             raise NoSuchLog(f"option 'startingSubscription': topic {self.name} has no subscription {name!r}")
-        mark = found.cursor.mark_delete
+        position = self.after(found.cursor.mark_delete)
+        first = found.cursor.first_left_in(EntryPosition(position.ledger_id, position.entry_id))
+        return position, MessageId(position.ledger_id, position.entry_id, first) if first else None
+
+    def after(self, mark: EntryPosition) -> Position:
+        """Return the position of the first existing entry after a mark-delete position."""
         if not self.extents or mark.ledger_id < self.extents[0].ledger_id:
             return self.start
         if self.extents.of_ledger(mark.ledger_id) is not None:

@@ -108,3 +108,30 @@ def _produce(producer: pulsar.Producer, *, is_batch_of_one: bool) -> None:
             producer.flush()
     producer.flush()
     producer.close()
+
+
+def acknowledge_within_batches(url: str, topic: str, subscription: str) -> list[int]:
+    """Produce the numbers 0 to 14 in batches of five; acknowledge 0 to 6, 8 and 12, each by itself. Return what another
+    consumer of the subscription gets then."""
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    with contextlib.closing(client):
+        consumer = _consumer(client, topic, subscription)
+        producer = client.create_producer(
+            topic, batching_enabled=True, batching_max_messages=5, batching_max_publish_delay_ms=60_000
+        )
+        for number in range(15):
+            producer.send_async(b"%d" % number, lambda result, _: None)
+        producer.flush()
+        for _ in range(15):
+            message = consumer.receive(SEND_MS)
+            if int(message.data()) in (*range(7), 8, 12):
+                consumer.acknowledge(message)
+        consumer.close()
+        again = _consumer(client, topic, subscription)
+        return sorted(int(again.receive(SEND_MS).data()) for _ in range(6))
+
+
+def _consumer(client: pulsar.Client, topic: str, subscription: str) -> pulsar.Consumer:
+    return client.subscribe(
+        topic, subscription, pulsar.ConsumerType.Shared, batch_index_ack_enabled=True, receiver_queue_size=100
+    )

@@ -49,6 +49,7 @@ SETTINGS: dict[str, object] = {
     ),
     "exposingBrokerEntryMetadataToClientEnabled": "true",
     "transactionCoordinatorEnabled": "true",
+    "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "allowAutoTopicCreationType": "non-partitioned",
     # What a subscription acknowledged is stored at once.
     "managedLedgerDefaultMarkDeleteRateLimit": 1000,
@@ -386,6 +387,32 @@ def test_subscription_is_what_the_broker_says_while_it_is_open_and_after_an_unlo
     assert [row["value"] for row in ours(pulsar_cluster, topic, startingSubscription="some one ü")] == values
     with pytest.raises(NoSuchLog, match="no subscription 'none'"):
         ours(pulsar_cluster, topic, startingSubscription="none")
+
+
+def test_messages_of_a_batch_that_are_not_acknowledged_are_those_that_a_broker_delivers(
+    broker: PulsarBroker, pulsar_cluster: Bookies
+) -> None:
+    """The broker counts a batch of which some messages are acknowledged as one entry, and delivers the others again."""
+    python_producer = pytest.importorskip("tests.interop.python_producer", exc_type=ImportError)
+    topic = f"{NAMESPACE}/within-batches"
+    left = python_producer.acknowledge_within_batches(broker.url, topic, "s")
+    assert left == [7, 9, 10, 11, 13, 14]
+    path = "persistent/public/default/within-batches"
+
+    def seen() -> list[object]:
+        source = BookKeeperDataSource({"uri": pulsar_cluster.uri, "inspect": "subscriptions", "password": "secret"})
+        reader = source.reader(source.schema())
+        rows = [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
+        (row,) = [row for row in rows if (row["topic"], row["subscription"]) == (topic, "s")]
+        return [row[name] for name in ("backlog_entries", "partial_entries", "partial_messages")]
+
+    for _ in ("open", "unloaded"):
+        stats = json.loads(broker.admin("GET", f"{path}/stats?getPreciseBacklog=true"))["subscriptions"]["s"]
+        wait_until(lambda: seen() == [2, 2, len(left)], "the subscription to be stored", 30)
+        assert stats["msgBacklog"] == 2
+        values = [int(row["value"]) for row in ours(pulsar_cluster, topic, startingSubscription="s")]
+        assert values == list(range(7, 15))
+        broker.admin("PUT", f"{path}/unload")
 
 
 def test_every_message_of_a_python_producer_is_the_one_that_pulsars_reader_gets(

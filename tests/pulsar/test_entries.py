@@ -387,3 +387,9 @@ def test_batches_of_runs_and_of_damaged_bytes_are_split_as_one_by_one() -> None:
         split += 1
     assert split > 150
     assert refused > 50
+
+
+def test_snappy_that_says_to_be_empty_and_is_not_is_refused() -> None:
+    assert bytes(decompress(4, memoryview(b"\0"), 0)) == b""
+    with pytest.raises(ValueError, match="SNAPPY"):
+        decompress(4, memoryview(b"\0junk"), 0)

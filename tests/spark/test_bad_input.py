@@ -295,6 +295,8 @@ def test_options_in_conflict_are_both_named(use, given, part):
     ("given", "part"),
     [
         ({"log": "a", "startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
+        ({"topic": "a", "readCompacted": "true", "endingTimestamp": "5"}, "'readCompacted' reads a topic whole"),
+        ({"topic": "a", "publishTimeSlack": "1s"}, "'publishTimeSlack' needs 'startingTimestamp'"),
         ({"log": "a", "startingOffsets": "latest", "endingOffsets": "latest"}, "reads nothing"),
         ({"log": "a", "recover": "true"}, "would fence a log's writer"),
         ({"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),

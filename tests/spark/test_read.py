@@ -214,6 +214,28 @@ def test_time_chooses_ledgers_by_when_they_were_open(cluster, client, log):
     assert later.initialOffset() == BookKeeperStreamReader(VALUE, options(cluster, log)).initialOffset()
 
 
+def test_log_that_lost_all_entries_before_the_end_of_a_read_by_time_says_so(cluster, client, log, caplog):
+    """They may have been what the read asked for. Their times are gone with them."""
+    append(client, log, 1)
+    append(client, log, 2)
+    assert found(cluster, log=log, endingTimestamp="-1h") == []  # nothing is lost yet
+    client.log(log).truncate("latest")
+    append(client, log, 3)
+    with pytest.raises(DataLoss, match=f"option 'endingTimestamp': log {log} was truncated.*failOnDataLoss=false"):
+        found(cluster, log=log, endingTimestamp="-1h")
+    assert found(cluster, log=log, endingTimestamp="-1h", failOnDataLoss="false") == []
+    assert "none are read" in caplog.text
+    caplog.clear()
+    # Between two times there may never have been an entry.
+    assert found(cluster, log=log, startingTimestamp="1970-01-02", endingTimestamp="-1h") == []
+    assert "none are read" in caplog.text
+    caplog.clear()
+    # The log has everything from this position on.
+    assert found(cluster, log=log, startingOffsets="-1", endingTimestamp="-1h") == []
+    assert found(cluster, log=log, endingTimestamp="2100-01-01") == [3]
+    assert caplog.text == ""
+
+
 def test_ledger_that_was_open_at_a_time_is_on_both_sides_of_it(cluster, client):
     writer = client.create()
     writer.append_many([b"1"])

@@ -111,3 +111,13 @@ def test_chunk_that_cannot_be_does_not_spoil_the_message_that_another_task_looks
     topic.ledger([first, changed(first, chunk_id=9), *numbered(0), last])
     for tasks in (1, 4):
         assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0", b"ab"]
+
+
+def test_malformed_entry_does_not_hide_the_chunks_beside_it_from_another_task(
+    topic: StoredTopic, read: Callable
+) -> None:
+    """A task that looks for the chunks before its first entry reads several entries at once."""
+    first, second, last = chunked(Message(b"abc"), 1, 1)
+    topic.ledger([first, b"damaged", second, *numbered(0), last])
+    for tasks in (1, 5):
+        assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0", b"abc"]

@@ -41,14 +41,18 @@ class Query:
         self.offset = json.loads(json.dumps(self.offset))
 
     def batch(self, limit: object = None) -> str:
-        """Run a micro-batch; return its values. Twice, as after a failure: it is the same."""
+        """Run a micro-batch; return its values."""
+        return b" ".join(self.next_values(limit) or ()).decode()
+
+    def next_values(self, limit: object = None) -> list[bytes] | None:
+        """Run a micro-batch; return its values, None if there is none. Twice, as after a failure: it is the same."""
         end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
         if end == self.offset:
-            return ""
+            return None
         found = [self.values(self.reader, end), self.values(self.new_reader(), end)]
         assert found[0] == found[1]
         self.offset = json.loads(json.dumps(end))
-        return b" ".join(found[0]).decode()
+        return found[0]
 
     def new_reader(self) -> TopicStreamReader:
         return TopicStreamReader(SCHEMA, self._options)
@@ -92,6 +96,21 @@ def test_start_within_a_batch_and_at_a_time_holds_over_a_restart(cluster: Cluste
     assert query.batch() == "3"
     topic.ledger(numbered(1, 7))
     assert query.batch() == "7"
+
+
+def test_start_within_a_batch_by_a_subscription_is_kept_while_the_subscription_moves_on(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    ledger = topic.ledger([batch([Message(b"0"), Message(b"1"), Message(b"2")]), *numbered(3)])
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=ledger, markDeleteEntryId=-1)
+    partial = cursor.batchedEntryDeletionIndexInfo.add(deleteSet=[0b110])
+    partial.position.ledgerId, partial.position.entryId = ledger, 0
+    topic.subscription("s", cursor)
+    query = Query(cluster, topic, startingSubscription="s")
+    cursor.markDeleteEntryId = 1
+    topic.subscription("s", cursor)
+    query.restart()
+    assert query.batch() == "1 2 3"
 
 
 def test_limits_bound_micro_batches_and_all_is_read_once(cluster: Cluster, topic: StoredTopic) -> None:

@@ -158,6 +158,38 @@ def test_reading_begins_after_what_a_subscription_acknowledged(topic: StoredTopi
         read(VALUE, startingSubscription="other")
 
 
+def acknowledged(ledger: int, entry: int, *partial: tuple[int, int, list[int]]) -> formats.PositionInfo:
+    """Return a position of a cursor. `partial`: ledger, entry, and a bit for each message that is not acknowledged."""
+    position = formats.PositionInfo(ledgerId=ledger, entryId=entry)
+    for ledger_id, entry_id, words in partial:
+        found = position.batchedEntryDeletionIndexInfo.add(deleteSet=words)
+        found.position.ledgerId, found.position.entryId = ledger_id, entry_id
+    return position
+
+
+def test_reading_begins_at_the_first_message_of_a_batch_that_a_subscription_did_not_acknowledge(
+    topic: StoredTopic, read: Callable, cluster: Cluster
+) -> None:
+    """Brokers with acknowledgmentAtBatchIndexLevelEnabled store which messages of a batch are acknowledged."""
+    messages = [Message(b"%d" % number) for number in range(70)]
+    first = topic.ledger([single(Message(b"a"))])
+    second = topic.ledger([batch(messages), *numbered(70, 71), batch(messages[:2])])
+    # In the first batch, 65, 68 and 69 are left; in the last entry, the second message.
+    words = [0, 0b110010]
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=0, markDeleteLedgerId=first, markDeleteEntryId=0)
+    entry = acknowledged(first, 0, (second, 0, words), (second, 3, [0b10]))
+    topic.subscription("s", cursor, [entry.SerializeToString()])
+    expected = [b"%d" % number for number in (*range(65, 70), 70, 71, 0, 1)]
+    assert values(read(VALUE, startingSubscription="s")) == expected
+    (row,) = [row for row in table(cluster.uri, "subscriptions") if row["topic"] == str(topic.name)]
+    assert [row[name] for name in ("backlog_entries", "partial_entries", "partial_messages")] == [4, 2, 4]
+    # The node has them when the cursor is closed.
+    stored = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=first, markDeleteEntryId=0)
+    stored.batchedEntryDeletionIndexInfo.extend(entry.batchedEntryDeletionIndexInfo)
+    topic.subscription("closed", stored)
+    assert values(read(VALUE, startingSubscription="closed")) == expected
+
+
 # ---- kinds of messages ----
 
 

@@ -1,0 +1,47 @@
+"""Reads by time of logs that have lost their first entries: what is reported, as nothing is left to read."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from bkspark.errors import DataLoss
+from bkspark.log.positions import BEGINNING, EARLIEST
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+
+def check_times(options: SourceOptions, snapshot: LogSnapshot, until_ms: int) -> None:
+    """Report that a log has lost all entries from before the time at which a read is to end, if it has.
+
+    A read that begins at a time gets a warning: the log may never have had entries between the two times, as the times
+    of lost entries are not known.
+
+    Args:
+        until_ms: what `endingTimestamp` means, in ms since 1970.
+
+    Raises:
+        DataLoss: the log was to be read from its beginning (failOnDataLoss).
+    """
+    first = snapshot.head.times.first
+    if snapshot.start == BEGINNING or first is None or until_ms > first.ms:
+        return
+    begins_at_a_time = options.starting_timestamp is not None
+    if not begins_at_a_time and options.offset_of(snapshot.name, "startingOffsets") not in (None, EARLIEST):
+        return  # a position that the log still has: nothing after it is lost
+    lost = (
+        f"log {snapshot.name} was truncated, expired or overwritten, and has no entries from before {_shown(until_ms)}"
+    )
+    if begins_at_a_time or not options.fail_on_data_loss:
+        _log.warning("%s: none are read", lost)
+        return
+    raise DataLoss(
+        f"option 'endingTimestamp': {lost}: use a time after {_shown(first.ms)}, or allow the loss "
+        "(failOnDataLoss=false)"
+    )
+
+
+def _shown(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
