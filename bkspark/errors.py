@@ -3,7 +3,7 @@
     BookKeeperError
       ConfigurationError            an option, key or URI is wrong: name, value, remedy
         SchemaMismatch              rows, or a read, contradict the format or columns that a log has
-      ProtocolError                 a peer sent bytes that are not the protocol
+      ProtocolError                 a peer sent bytes that do not follow the protocol
       MetadataError                 the metadata store failed or cannot be reached
         MetadataVersion             a compare-and-set lost against another write
         MetadataFormat              stored metadata cannot be decoded
@@ -89,16 +89,16 @@ class ConfigurationError(BookKeeperError):
 class SchemaMismatch(ConfigurationError):
     """Rows to write, or columns to read, contradict the payload format or the columns that a log has."""
 
-    remedy = "write what fits, allow the change (mergeSchema, overwriteSchema), or load again for the new columns"
+    remedy = "write rows that fit, allow the change (mergeSchema, overwriteSchema), or load again for the new columns"
 
 
 class ProtocolError(BookKeeperError):
-    """A peer sent bytes that are not the protocol; the connection is of no further use."""
+    """A peer sent bytes that do not follow the protocol; the connection cannot be used any more."""
 
     code = -16
     remedy = (
-        "check that the address is a bookie's (or a client's) and of a version that is supported; the "
-        "connection is dropped by itself"
+        "check that the address is that of a bookie (or client) with a supported version; bkspark has closed the "
+        "connection"
     )
 
 
@@ -126,7 +126,7 @@ class MetadataFormat(MetadataError):
 
     is_outage = False
     code = -107
-    remedy = "look at the node that the message names: a newer peer or damage wrote it. It was not changed"
+    remedy = "look at the node that the message names: a newer version wrote it, or it is damaged. It was not changed"
 
 
 class NoSuchNode(MetadataError):
@@ -140,7 +140,7 @@ class NodeExists(MetadataError):
     """A path in the metadata store exists already."""
 
     is_outage = False
-    remedy = "choose another name, or wait until the session that owns the node is over"
+    remedy = "choose another name, or wait until the session that owns the node has ended"
 
 
 class SessionExpired(MetadataError):
@@ -173,7 +173,7 @@ class DuplicateEntryId(BookKeeperError):
     """The caller chose an entry id that was added before; that entry is kept, this one was not added."""
 
     code = -22
-    remedy = "nothing: the entry of the first call is kept"
+    remedy = "nothing to do: the entry of the first call is kept"
 
 
 class LedgerExists(BookKeeperError):
@@ -248,7 +248,7 @@ class DigestMismatch(BookKeeperError):
     """An entry's bytes do not match their digest or their ids."""
 
     code = -5
-    remedy = "nothing, if another replica was read; otherwise every copy is damaged: restore a bookie's disk"
+    remedy = "nothing to do if another replica was read; otherwise every copy is damaged: restore a bookie's disk"
 
 
 class DecryptionFailed(BookKeeperError):

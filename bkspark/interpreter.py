@@ -29,8 +29,8 @@ def is_own(program: str, path: str | None = None) -> bool:
 def name_interpreter(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Set PYSPARK_PYTHON to this interpreter, for Spark sessions that are made later; return whether it was set.
 
-    It is not set if it has a value, or if the `python3` of the PATH is of the same environment. A session that was made
-    before keeps its interpreter: a warning says so.
+    It is not set if it has a value, or if the `python3` of the PATH belongs to the same environment. A session that was
+    made before keeps its interpreter: a warning says so.
     """
     if environment.get(VARIABLE) or GATEWAY_VARIABLE in environment or not sys.executable:
         return False

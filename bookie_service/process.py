@@ -205,8 +205,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
     parser.add_argument("--instances", type=int, metavar="N", help="run N bookies of this host, each as a process")
     parser.add_argument("--instance", type=int, metavar="I", help="only bookie I of --instances, or a command about it")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="log from this level on (logLevel)")
-    parser.add_argument("--log-format", choices=LOG_FORMATS, help="how log lines look (logFormat)")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="lowest level that is logged (logLevel)")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, help="format of log lines (logFormat)")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
     instead.add_argument(
@@ -223,5 +223,5 @@ def _parser() -> argparse.ArgumentParser:
         choices=live_commands.COMMANDS,
         help="send this to the bookie that runs on the configured directories instead",
     )
-    parser.add_argument("words", nargs="*", metavar="WORD", help="more of the command, such as KEY=VALUE of set")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="arguments of the command, such as KEY=VALUE of set")
     return parser

@@ -369,7 +369,7 @@ async def _prepare_scrape(operator: BookieOperator, counts: StoredCounts) -> Non
 
 
 def _address_data(configuration: Configuration, bound: BoundAddress, ports: Ports) -> BookieAddress:
-    """Return what the registration says of this bookie."""
+    """Return the properties of this bookie's registration."""
     return BookieAddress(
         bound.host,
         bound.port,

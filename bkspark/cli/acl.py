@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_S = 2.0
 _HELP = {
-    "check": "say which nodes other clients may change; exit code 1 if there are any",
+    "check": "print which nodes other clients may change; exit code 1 if there are any",
     "close": "close every node to all except this client's identity, as zkEnableSecurity=true does for new nodes",
     "open": "open every node to all clients again",
 }
@@ -30,14 +30,16 @@ _HELP = {
 
 def add_parsers(parsers: Commands) -> None:
     """Add `acl` and its commands."""
-    description = "show and change who may use the nodes of the cluster in ZooKeeper"
+    description = "show and change which clients may use the nodes of the cluster in ZooKeeper"
     group = parsers.add_parser("acl", help=description, description=f"{description[0].upper()}{description[1:]}.")
     commands = group.add_subparsers(metavar="COMMAND", required=True, dest="acl_command")
     for name, text in _HELP.items():
         parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         add_cluster(parser)
         if name != "check":
-            parser.add_argument("--dry-run", action="store_true", help="say what would be changed, and change nothing")
+            parser.add_argument(
+                "--dry-run", action="store_true", help="print what would be changed, and change nothing"
+            )
         parser.set_defaults(run=run)
 
 

@@ -141,7 +141,7 @@ def add_password(parser: argparse.ArgumentParser, what: str) -> None:
     )
     parser.add_argument(
         "--password",
-        help=f"{what}, which users of this host see in the list of processes: prefer --password-file "
+        help=f"{what}, which users of this host can see in the list of processes: prefer --password-file "
         f"(default: ${PASSWORD_VARIABLE}, else empty)",
     )
 
@@ -346,7 +346,7 @@ def port(text: str) -> int:
 def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add --environment, which the server's package carries out."""
     parser.add_argument(
-        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they override the file"
+        "--environment", action="store_true", help="also read keys from variables BK_KEY, which override the file"
     )
 
 

@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> None:
         choices=("state", "read-only", "writable", "suspend", "resume", "set", "reload", "limbo", "restart"),
         help="send this to the bookie that runs on the configured ledger directories instead",
     )
-    parser.add_argument("words", nargs="*", metavar="WORD", help="more of the command, such as KEY=VALUE of set")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="arguments of the command, such as KEY=VALUE of set")
     parser.add_argument(
         "--instances",
         type=positive,
@@ -61,8 +61,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--instance", type=positive, metavar="I", help="only bookie I of --instances, or a command about it"
     )
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="log from this level on")
-    parser.add_argument("--log-format", choices=("text", "json"), help="how log lines look")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="lowest level that is logged"
+    )
+    parser.add_argument("--log-format", choices=("text", "json"), help="format of log lines")
     add_json(parser)
     parser.set_defaults(run=run)
 

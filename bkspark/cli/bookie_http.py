@@ -34,7 +34,7 @@ def add_http_token(parser: argparse.ArgumentParser) -> None:
         TOKEN_OPTION,
         default=os.environ.get(TOKEN_VARIABLE),
         metavar="FILE",
-        help=f"a file with the token for the bookies' HTTP (default: ${TOKEN_VARIABLE}, else none)",
+        help=f"a file with the token for the bookies' HTTP servers (default: ${TOKEN_VARIABLE}, else no token)",
     )
 
 

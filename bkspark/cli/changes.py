@@ -27,7 +27,9 @@ def add_parser(parsers: Commands) -> None:
     """Add `bkspark cluster changes`."""
     description = "list the last changes that commands made in the metadata store: who, when and what"
     parser = parsers.add_parser("changes", help=description, description=f"{description[0].upper()}{description[1:]}.")
-    parser.add_argument("--limit", type=positive, default=SHOWN, metavar="N", help=f"how many (default: {SHOWN})")
+    parser.add_argument(
+        "--limit", type=positive, default=SHOWN, metavar="N", help=f"number of changes to show (default: {SHOWN})"
+    )
     add_cluster(parser)
     parser.set_defaults(run=changes)
 

@@ -33,51 +33,74 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `bkspark cluster` and its commands."""
-    group = commands.add_parser("cluster", help="make a cluster, look at its bookies, check and repair it")
+    group = commands.add_parser("cluster", help="create a cluster, show its bookies, check and repair it")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cluster_command")
-    add_command(
-        parsers, "init", init, "make the metadata root of a new cluster; one that exists already stays as it is"
-    )
-    description = "list the bookies: whether they answer, disks, rack, version, and why not"
+    add_command(parsers, "init", init, "create the metadata root of a new cluster; an existing root is not changed")
+    description = "list the bookies: whether they answer, or why not, with their disks, racks and versions"
     add_http_token(add_command(parsers, "bookies", bookies.bookies, description))
     asking = add_command(
-        parsers, "health", health.health, "say whether the cluster is well, and why not; exit code 0 or 10"
+        parsers, "health", health.health, "print whether the cluster is healthy, or why not; exit code 0 or 10"
     )
     health.add_arguments(asking)
     plans.add_parsers(parsers)
     changes.add_parser(parsers)
     cluster_metadata.add_parsers(parsers)
     acl.add_parsers(parsers)
-    description = "restart bookies one after the other, each when the cluster is healthy"
+    description = "restart bookies one after the other, each only when the cluster is healthy"
     restart.add_arguments(add_command(parsers, "restart", restart.restart, description))
-    description = "list the ledgers that are known to lack copies: why, who repairs them, what is left"
+    description = "list the ledgers that lack copies: why, which process repairs them, what is left to copy"
     repairs.add_listing_arguments(add_command(parsers, "underreplicated", repairs.underreplicated, description))
-    _add_repair(parsers, "check", "read every copy of every entry and say what is missing")
-    recovering = _add_repair(parsers, "recover", "copy all that a stopped bookie held to other bookies")
-    retiring = _add_repair(parsers, "decommission", "recover a stopped bookie's data, then forget the bookie")
+    _add_repair(parsers, "check", "read every copy of every entry, and print which are missing")
+    _add_recovery(parsers)
+    _add_drain(parsers)
+    _add_autorecovery(parsers)
+
+
+def _add_recovery(parsers: Commands) -> None:
+    recovering = _add_repair(parsers, "recover", "replace the copies of a stopped bookie by copies on other bookies")
+    retiring = _add_repair(parsers, "decommission", "do the same as recover, then remove the bookie from the cluster")
     for parser in (recovering, retiring):
-        parser.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
+        parser.add_argument("bookie", type=bookie_id, metavar="ID", help="id, as `bkspark cluster bookies` prints it")
         parser.add_argument(
-            "--dry-run", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
+            "--dry-run",
+            action="store_true",
+            help="print what would be copied, and change nothing; exit code 10: ledgers have no spare bookie",
         )
-        parser.add_argument("--skip-open", action="store_true", help="leave open ledgers as they are")
-        parser.add_argument("--skip-failing", action="store_true", help="leave ledgers that cannot be repaired")
+        parser.add_argument("--skip-open", action="store_true", help="do not copy open ledgers")
+        parser.add_argument("--skip-failing", action="store_true", help="give up ledgers whose repair fails repeatedly")
+
+
+def _add_drain(parsers: Commands) -> None:
     draining = _add_repair(parsers, "drain", "copy all that a running bookie holds to others, before it is stopped")
-    draining.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
-    draining.add_argument("--rate", metavar="BYTES", help="copy that many bytes a second at most")
-    draining.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
+    draining.add_argument("bookie", type=bookie_id, metavar="ID", help="id, as `bkspark cluster bookies` prints it")
+    draining.add_argument("--rate", metavar="BYTES", help="copy at most this many bytes per second")
+    draining.add_argument(
+        "--close-open", action="store_true", help="close open ledgers whose writer does not replace the bookie"
+    )
     draining.add_argument("--reason", help="why, for other operators and the audit log")
     doing = draining.add_mutually_exclusive_group()
-    doing.add_argument("--resume", action="store_true", help="continue a drain that was begun, and begin none")
     doing.add_argument(
-        "--plan", "--dry-run", action="store_true", help="say what would be copied, and end; exit code 10: impossible"
+        "--resume", action="store_true", help="continue a drain that was started before; do not start a new one"
     )
-    doing.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
-    doing.add_argument("--cancel", action="store_true", help="cancel it: the bookie takes entries again; and end")
-    running = _add_repair(parsers, "autorecovery", "find lost bookies and restore what they held, until Ctrl-C")
+    doing.add_argument(
+        "--plan",
+        "--dry-run",
+        action="store_true",
+        help="print what would be copied, and change nothing; exit code 10: ledgers have no spare bookie",
+    )
+    doing.add_argument(
+        "--status", action="store_true", help="print the progress; with --rate, change the rate of a running drain"
+    )
+    doing.add_argument("--cancel", action="store_true", help="end the drain: the bookie accepts entries again")
+
+
+def _add_autorecovery(parsers: Commands) -> None:
+    running = _add_repair(parsers, "autorecovery", "find lost bookies and replace their copies, until Ctrl-C")
     repairs.add_switches(running)
-    running.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="log from this level on")
-    running.add_argument("--log-format", choices=("text", "json"), help="how log lines look")
+    running.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="lowest level that is logged"
+    )
+    running.add_argument("--log-format", choices=("text", "json"), help="format of log lines")
     running.set_defaults(run=autorecovery)
 
 

@@ -38,14 +38,14 @@ def add_parsers(parsers: Commands) -> None:
     """Add the commands."""
     for name, run, description in (
         ("id", instance_id, "print the cluster's instance id"),
-        ("info", info, "count the bookies, and say who audits and whether ledgers lack copies"),
-        ("endpoints", endpoints, "show what a bookie's registration says"),
+        ("info", info, "print the number of bookies, the auditor, and whether ledgers lack copies"),
+        ("endpoints", endpoints, "show the registration of a bookie"),
         ("audit", audit, "ask the auditor to look for lost bookies now"),
-        ("delay", delay, "print or set how long a lost bookie may take to come back"),
-        ("sanity", sanity, "write a small ledger to one bookie alone, read it back and delete it"),
+        ("delay", delay, "print or set how long autorecovery waits for a lost bookie"),
+        ("sanity", sanity, "write a small ledger to one bookie, read it back and delete it"),
         ("format", format_cluster, "delete all metadata of the cluster, and initialise it again"),
-        ("remove", remove, "delete the cluster's metadata for good"),
-        ("rename", rename, "let the metadata of all ledgers name a bookie by another id"),
+        ("remove", remove, "delete all metadata of the cluster"),
+        ("rename", rename, "change the id of a bookie in the metadata of all ledgers"),
     ):
         parser = add_command(parsers, name, run, description)
         if name in ("endpoints", "sanity"):
@@ -58,14 +58,18 @@ def add_parsers(parsers: Commands) -> None:
                 "--timeout", type=seconds, default=SANITY_S, metavar="SECONDS", help="default: %(default)g"
             )
         if name == "delay":
-            parser.add_argument("seconds", nargs="?", type=_delay_s, metavar="SECONDS", help="set it")
+            parser.add_argument("seconds", nargs="?", type=_delay_s, metavar="SECONDS", help="the new value")
         if name in ("format", "remove"):
             parser.add_argument("--instance", metavar="ID", help="the cluster's instance id, to confirm")
-            parser.add_argument("--force", action="store_true", help="without that, and while bookies run")
+            parser.add_argument(
+                "--force", action="store_true", help="do it without --instance, and even if bookies run"
+            )
         if name == "rename":
-            parser.add_argument("source", type=bookie_id, metavar="ID", help="the id that ledgers name")
-            parser.add_argument("target", type=bookie_id, metavar="NEW", help="the id that they name then")
-            parser.add_argument("--limit", type=positive, metavar="N", help="change N ledgers at most")
+            parser.add_argument(
+                "source", type=bookie_id, metavar="ID", help="the id that is in the metadata of ledgers"
+            )
+            parser.add_argument("target", type=bookie_id, metavar="NEW", help="the id that replaces it")
+            parser.add_argument("--limit", type=positive, metavar="N", help="change at most N ledgers")
 
 
 def _delay_s(text: str) -> int:

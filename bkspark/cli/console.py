@@ -40,7 +40,9 @@ def add_parser(commands: Commands) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_cluster(parser)
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: %(default)s)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: %(default)s)"
+    )
     parser.add_argument(
         "--port", type=_port, default=PORT, metavar="P", help=f"port, 0 for a free one (default: {PORT})"
     )
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a host name by which browsers reach the console; addresses and localhost always may",
+        help="a host name that browsers may use for the console; addresses and localhost are always allowed",
     )
     add_password(parser, "password of the ledgers whose entries are shown")
 

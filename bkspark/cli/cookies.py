@@ -21,7 +21,7 @@ FILE_BYTES_MAX = 64 * 1024
 
 def add_parser(commands: Commands) -> None:
     """Add `bkspark cookie` and its commands."""
-    group = commands.add_parser("cookie", help="list, show, make, change and delete the cookies of bookies")
+    group = commands.add_parser("cookie", help="list, show, create, change and delete the cookies of bookies")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cookie_command")
     add_command(parsers, "list", list_cookies, "list all cookies")
     _with_bookie(add_command(parsers, "show", show, "show the cookie of a bookie"))
@@ -194,7 +194,7 @@ def _directories(text: str) -> tuple[str, ...]:
 
 
 def _from_file(arguments: argparse.Namespace) -> Cookie:
-    """Return the cookie in the file. Raises ConfigurationError: it cannot be read, or is of another bookie."""
+    """Return the cookie in the file. Raises ConfigurationError: it cannot be read, or belongs to another bookie."""
     from bkspark.metadata import cookies
 
     try:

@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
     """Add `bkspark demo`."""
     parser = commands.add_parser(
         "demo",
-        help="the main job on a throw-away cluster: write, read, stream, kill a bookie, ask",
+        help="run the main job on a temporary cluster: write, read, stream, kill a bookie, query",
         description="Start ZooKeeper and 3 bookies, write a table with Spark, read it back, stream it, kill a bookie "
         "in the middle of a write, check everything, ask one question of the data. Ends by itself.",
     )

@@ -46,13 +46,15 @@ class _Once(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("--watch", action="store_true", help="ask again and again, until Ctrl-C")
-    parser.add_argument("--exit-when-healthy", action="store_true", help="with --watch: end as soon as it is healthy")
+    parser.add_argument("--watch", action="store_true", help="repeat the check until Ctrl-C")
+    parser.add_argument(
+        "--exit-when-healthy", action="store_true", help="with --watch: exit when the cluster is healthy"
+    )
     parser.add_argument(
         "--can-stop",
         action=_Once,
         metavar="ID",
-        help="say whether this bookie may be stopped now; reads the metadata of all ledgers",
+        help="print whether this bookie may be stopped now; reads the metadata of all ledgers",
     )
     parser.set_defaults(run=health)
 

@@ -50,9 +50,11 @@ def add_parser(commands: Commands) -> None:
     _add_reading(_add(ledgers, "read", read, "print a ledger's entries", takes_id=True))
     _add(ledgers, "show", show, "show what the metadata store knows of a ledger", takes_id=True)
     ledger_listing.add_arguments(_add(ledgers, "list", ledger_listing.list_ledgers, "list ledgers"))
-    description = "read every copy of a ledger and say which bookie has which; exit code 1 if one is missing"
+    description = (
+        "read every copy of a ledger, and print which bookie has which entries; exit code 1 if a copy is missing"
+    )
     _add(ledgers, "locate", ledger_copies.locate, description, takes_id=True)
-    _add_repairing(ledgers.add_parser("repair", help="find what a ledger lacks, and copy it to where it belongs"))
+    _add_repairing(ledgers.add_parser("repair", help="find the missing copies of a ledger's entries, and make them"))
     description = "write a ledger's metadata to a file, with its password"
     ledger_metadata.add_file(_add(ledgers, "dump", ledger_metadata.dump, description, takes_id=True))
     restoring = _add(ledgers, "restore", ledger_metadata.restore, "store the metadata of such a file", takes_id=True)
@@ -60,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     restoring.add_argument("--update", action="store_true", help="replace the metadata of a ledger that exists")
     _add(ledgers, "recover", recover, "fence a ledger against its writer and close it", takes_id=True)
     deleting = _add(ledgers, "delete", delete, "delete a ledger", takes_id=True)
-    deleting.add_argument("--if-exists", action="store_true", help="accept that the ledger does not exist")
+    deleting.add_argument("--if-exists", action="store_true", help="exit with 0 if the ledger does not exist")
 
 
 def _add(
@@ -81,7 +83,7 @@ def _add_repairing(parser: argparse.ArgumentParser) -> None:
 
 def _add_creating(parser: argparse.ArgumentParser) -> None:
     add_quorums(parser)
-    parser.add_argument("--id", type=not_negative, metavar="N", help="take this ledger id instead of the next one")
+    parser.add_argument("--id", type=not_negative, metavar="N", help="use this ledger id instead of the next free one")
     parser.add_argument(
         "--metadata", type=key_value, action="append", default=[], metavar="K=V", help="custom metadata of the ledger"
     )
@@ -111,7 +113,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
         help="send the last confirmed entry to the bookies after this time without a new entry, so that readers see "
         "the end of a burst (default: with the next entry, or at the close)",
     )
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: -, stdin)")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="file to write (default: -, stdin)")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +131,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     tail.add_argument(
         "--unconfirmed", action="store_true", help="read beyond the last confirmed entry; such entries may disappear"
     )
-    tail.add_argument("--follow", action="store_true", help="wait for more until the ledger is closed")
+    tail.add_argument("--follow", action="store_true", help="wait for new entries until the ledger is closed")
 
 
 # ---- create and write ----

@@ -21,9 +21,15 @@ def add_parser(commands: Commands) -> None:
         help="run ZooKeeper and bookies on this machine",
         description="Run ZooKeeper and bookies on this machine until Ctrl-C or SIGTERM.",
     )
-    parser.add_argument("--bookies", type=positive, metavar="N", help="how many bookies (default: as before, else 3)")
-    parser.add_argument("--dir", type=Path, help="where the data stays over a restart (default: temporary, removed)")
-    parser.add_argument("--zk-port", type=port, metavar="P", help="ZooKeeper port (default: as before, else free)")
+    parser.add_argument(
+        "--bookies", type=positive, metavar="N", help="number of bookies (default: as before in --dir, otherwise 3)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="directory of the data, which is kept (default: a temporary one, which is removed)"
+    )
+    parser.add_argument(
+        "--zk-port", type=port, metavar="P", help="ZooKeeper port (default: as before in --dir, otherwise a free one)"
+    )
     parser.add_argument(
         "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="a key for every bookie"
     )

@@ -89,7 +89,7 @@ def _add_appending(parser: argparse.ArgumentParser) -> None:
         "--metadata", type=key_value, action="append", default=[], metavar="K=V", help="custom metadata of its ledgers"
     )
     parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: %(default)s")
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to append (default: -, stdin)")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="file to append (default: -, stdin)")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +98,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", default="latest", dest="end", metavar="POSITION", help="where to stop, not included")
     parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
     parser.add_argument("--recover", action="store_true", help="fence the log's writer and close its ledgers first")
-    parser.add_argument("--follow", action="store_true", help="wait for more, without end")
+    parser.add_argument("--follow", action="store_true", help="wait for new entries until Ctrl-C")
 
 
 # ---- the list of ledgers ----

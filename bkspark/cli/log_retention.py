@@ -28,13 +28,13 @@ def add_retention(parser: argparse.ArgumentParser) -> None:
         "--age",
         type=_age_limit,
         metavar="AGE",
-        help="delete ledgers whose entries are all older: 7d, 12h, 30m; or none",
+        help="delete ledgers whose entries are all older than 7d, 12h, 30m, ...; none: no limit",
     )
     parser.add_argument(
         "--bytes",
         type=_bytes_limit,
         metavar="SIZE",
-        help="delete ledgers when those after them hold this much: 10g; or none",
+        help="delete ledgers if the ledgers after them have at least 10g, 500m, ... of payload; none: no limit",
     )
 
 

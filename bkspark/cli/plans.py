@@ -31,23 +31,25 @@ _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 def add_parsers(parsers: Commands) -> None:
     """Add the three commands."""
-    description = "let a bookie take no new entries, and do not replace its copies while it is stopped"
+    description = "make a bookie read-only, and do not replace its copies while it is stopped"
     maintaining = _add(parsers, "maintenance", description)
     add_despite(maintaining)
     maintaining.add_argument(
-        "--dry-run", action="store_true", help="say whether it may be stopped, and change nothing; exit code 10: no"
+        "--dry-run",
+        action="store_true",
+        help="print whether the bookie may be stopped, and change nothing; exit code 10: it may not",
     )
     maintaining.set_defaults(run=maintenance)
-    description = "let no new ledger choose a bookie; writers that use it already may continue"
+    description = "exclude a bookie from new ledgers; writers that use it already may continue"
     _add(parsers, "quarantine", description).set_defaults(run=quarantine)
-    listing = parsers.add_parser("plans", help="list what is planned for bookies", description="List all plans.")
+    listing = parsers.add_parser("plans", help="list the plans for bookies", description="List all plans.")
     add_cluster(listing)
     listing.set_defaults(run=plans)
 
 
 def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
-    parser.add_argument("bookie", type=bookie_id, metavar="ID", help="as `bkspark cluster bookies` lists it")
+    parser.add_argument("bookie", type=bookie_id, metavar="ID", help="id, as `bkspark cluster bookies` prints it")
     parser.add_argument("--for", type=duration, dest="seconds", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     parser.add_argument("--end", action="store_true", help="end it now")
@@ -157,7 +159,7 @@ def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) ->
 
 
 async def end_plan(stored: BookiePlans, bookie: str, kind: str) -> None:
-    """End a plan. Raises ConfigurationError: there is none, or it is of another kind."""
+    """End a plan. Raises ConfigurationError: there is no plan, or it has another kind."""
     plan = await stored.find(bookie)
     if plan is None or plan.kind != kind:
         there = "there is no plan" if plan is None else f"the plan is {plan.kind}"

@@ -38,16 +38,18 @@ def add_listing_arguments(parser: argparse.ArgumentParser) -> None:
 def add_switches(parser: argparse.ArgumentParser) -> None:
     """Add the options of `autorecovery` that change or read something, and end."""
     switch = parser.add_mutually_exclusive_group()
-    switch.add_argument("--enable", action="store_true", help="let the cluster's autorecovery work again, and end")
-    switch.add_argument("--disable", action="store_true", help="pause all audits and repairs of the cluster, and end")
+    switch.add_argument("--enable", action="store_true", help="resume the audits and repairs of the cluster")
+    switch.add_argument("--disable", action="store_true", help="pause all audits and repairs of the cluster")
     switch.add_argument(
-        "--status", action="store_true", help="say whether it works, and who audits and repairs, and end"
+        "--status",
+        action="store_true",
+        help="print whether autorecovery is enabled, which process is the auditor, and what is repaired",
     )
     switch.add_argument(
         "--rate",
         type=rate,
         metavar="BYTES",
-        help=f"let each process copy that many bytes a second at most, or {NO_LIMIT}, or as {CONFIGURED}, and end",
+        help=f"limit each process to this many bytes per second; {NO_LIMIT}: no limit; {CONFIGURED}: as configured",
     )
 
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="say in which order bookies would restart and what is against each now; exit code 10: something is",
+        help="print the order of the restarts and what each bookie would wait for now; exit code 10: one would wait",
     )
 
 

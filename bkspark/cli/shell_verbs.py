@@ -177,7 +177,7 @@ VERBS: tuple[Verb, ...] = (
             _value("rate", "replicationRate", value="BYTES"),
         ),
         "ID[,ID...]",
-        "ledgers that cannot be repaired never hold up others; -q and -dr list the ledgers",
+        "a ledger that cannot be repaired never delays the others; -q and -dr list the ledgers",
     ),
     Verb("decommissionbookie", decommission, "cluster decommission ID", (_value("bookieid", value="ID"),)),
     Verb(

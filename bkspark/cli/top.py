@@ -49,8 +49,8 @@ def add_parser(commands: Commands) -> None:
     add_cluster(parser)
     add_http_token(parser)
     parser.add_argument("--interval", type=seconds, default=INTERVAL_S, metavar="SECONDS", help="default: %(default)g")
-    parser.add_argument("--sort", choices=SORTS, default="adds", help="what bookies are sorted by (default: adds)")
-    parser.add_argument("--once", action="store_true", help="print it once, after one interval, and end")
+    parser.add_argument("--sort", choices=SORTS, default="adds", help="the sort order of the bookies (default: adds)")
+    parser.add_argument("--once", action="store_true", help="print the state once, after one interval, and exit")
     parser.add_argument(
         "--metrics-port", type=port, metavar="N", help="port of /metrics of bookies whose registration names none"
     )

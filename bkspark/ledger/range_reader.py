@@ -54,7 +54,7 @@ class RangeReader:
         self._metadata = metadata
         self._digest = digest
         self._preferred = preferred
-        """The bookie that is asked first; None: reads are spread. Replaced when another one answers in its place."""
+        """The bookie that is asked first; None: reads are spread. Replaced when another bookie answers instead."""
         self._replicas = ReplicaReads(
             pool, ledger_id, digest, AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
         )
@@ -178,7 +178,7 @@ class RangeReader:
                     part = self._take(group, bookie, task)
                     if part is not None:
                         if len(group.replicas) == 1:
-                            # A speed is of use only where there is another bookie to ask.
+                            # A speed matters only if there is another bookie to ask.
                             return part
                         now_s, size_bytes = loop.time(), part.payload_bytes
                         speeds.on_answer(bookie, size_bytes, now_s - asked_s, now_s)

@@ -421,7 +421,7 @@ class Log:
         return is_repeated((await self.snapshot()).head, self._name, Publisher(*publisher))
 
     async def forget_published(self, ledger_id: int) -> None:
-        """End the registration of a listed ledger: no more of it will be published."""
+        """End the registration of a listed ledger: no more of its entries will be published."""
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 

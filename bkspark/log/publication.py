@@ -1,15 +1,32 @@
-"""Checks of the arguments of publishing: the ledgers and slices, and their publisher. PURE."""
+"""What one change publishes in a log, and checks of it: the ledgers and slices, and their publisher. PURE."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
 from bkspark.log.formats import Publisher, SegmentFacts, check_publisher
+from bkspark.log.schemas import SchemaChange
 
 AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
 """A publisher, or its members as a plain tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Closed ledgers, or slices of shared ones, that one change publishes in a log.
+
+    publisher: makes a repetition recognisable; None: the change is made whenever it is asked for.
+    schema: the schema of the rows, if the change stores one.
+    shared: ids of ledgers that stay pending, because more of them will be published.
+    """
+
+    ledgers: Sequence[SegmentFacts]
+    publisher: AnyPublisher | None = None
+    schema: SchemaChange | None = None
+    shared: Collection[int] = ()
 
 
 def check_publisher_argument(publisher: object) -> None:
@@ -23,7 +40,7 @@ def check_ledgers(ledgers: Sequence[SegmentFacts], publisher: AnyPublisher | Non
     """Check the items to publish.
 
     Raises:
-        ConfigurationError: an argument is of another type.
+        ConfigurationError: an argument has a wrong type.
         ValueError: entries are published twice, or a ledger is not closed.
     """
     if publisher is not None:

@@ -62,6 +62,7 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, MissingNodes, StoredHead, new_token
+from bkspark.log.publication import Publication
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import AppendOutcome, LogStore
@@ -346,19 +347,11 @@ class _Commit:
     async def _decided(self, name: str, stored: StoredHead, closed: Sequence[int]) -> Change[AppendOutcome] | None:
         part, store = self._parts[name], self._store
         tail_max = TAIL_LEDGERS_MAX if len(part.ledgers) <= DELTA_LEDGERS_MAX else 0
+        publication = Publication(part.ledgers, self._publisher, part.schema, part.shared)
         if self._fence is None:
-            decide = store.appending(
-                name,
-                part.ledgers,
-                publisher=self._publisher,
-                shared=part.shared,
-                schema=part.schema,
-                tail_max=tail_max,
-            )
-            change = await decide(stored.head)
+            change = await store.appending(name, publication, tail_max=tail_max)(stored.head)
         else:
-            replacing = store.replacing(name, part.ledgers, self._publisher, closed, part.schema, tail_max=tail_max)
-            replaced = await replacing(stored.head)
+            replaced = await store.replacing(name, publication, closed, tail_max=tail_max)(stored.head)
             if replaced.result is None:
                 return None
             change = Change(replaced.head, replaced.result, replaced.nodes, replaced.also)

@@ -44,7 +44,7 @@ from bkspark.log.formats import (
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
-from bkspark.log.publication import AnyPublisher, check_ledgers
+from bkspark.log.publication import AnyPublisher, Publication, check_ledgers
 from bkspark.log.retention import CONSUMERS, Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
@@ -172,7 +172,7 @@ class LogStore:
         Args:
             closed: ordinals of ledgers that are known to be closed.
         """
-        if not await self._replace(name, (), None, closed, is_deletion=True):
+        if not await self._replace(name, Publication(()), closed, is_deletion=True):
             return False
         path = log_path(name)
         for _ in range(CONNECTION_LOSSES_MAX):
@@ -230,30 +230,22 @@ class LogStore:
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
         check_ledgers(ledgers, publisher)
-        decide = self.appending(
-            name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared, schema=schema
-        )
+        publication = Publication(ledgers, publisher, schema, shared)
+        decide = self.appending(name, publication, only_if_empty=only_if_empty)
         outcome = await self._heads.change(name, decide)
         if outcome.is_new:
             await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
         return outcome
 
     def appending(
-        self,
-        name: str,
-        ledgers: Sequence[SegmentFacts],
-        *,
-        publisher: AnyPublisher | None,
-        only_if_empty: bool = False,
-        shared: Collection[int],
-        schema: SchemaChange | None,
-        tail_max: int = TAIL_LEDGERS_MAX,
+        self, name: str, publication: Publication, *, only_if_empty: bool = False, tail_max: int = TAIL_LEDGERS_MAX
     ) -> Decide[AppendOutcome]:
         """Return the decision of `append_ledgers`.
 
         Args:
             tail_max: ledgers that may be in the head itself.
         """
+        ledgers, publisher = publication.ledgers, publication.publisher
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
             repeated = _repeated(head, name, publisher)
@@ -262,10 +254,10 @@ class LogStore:
             if only_if_empty and head.first_ordinal < head.end_ordinal:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
-            sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, shared))
+            sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, publication.shared))
             grown, nodes = await self._appended(name, sliced, ledgers, tail_max)
             grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
-            grown = await self._with_schema(name, grown, schema, head.end_ordinal - grows)
+            grown = await self._with_schema(name, grown, publication.schema, head.end_ordinal - grows)
             outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
@@ -286,36 +278,28 @@ class LogStore:
         and changes nothing, if the log has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
         """
         check_ledgers(ledgers, publisher)
-        return await self._replace(name, ledgers, publisher, closed, schema, is_deletion=False)
+        return await self._replace(name, Publication(ledgers, publisher, schema), closed, is_deletion=False)
 
     async def _replace(
-        self,
-        name: str,
-        ledgers: Sequence[SegmentFacts],
-        publisher: AnyPublisher | None,
-        closed: Sequence[int],
-        schema: SchemaChange | None = None,
-        *,
-        is_deletion: bool,
+        self, name: str, publication: Publication, closed: Sequence[int], *, is_deletion: bool
     ) -> AppendOutcome | None:
-        decide = self.replacing(name, ledgers, publisher, closed, schema, is_deletion=is_deletion)
+        decide = self.replacing(name, publication, closed, is_deletion=is_deletion)
         outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
         if outcome is not None and outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+            await self.attempts.forget_published(name, [facts.ledger_id for facts in publication.ledgers])
         return outcome
 
     def replacing(
         self,
         name: str,
-        ledgers: Sequence[SegmentFacts],
-        publisher: AnyPublisher | None,
+        publication: Publication,
         closed: Sequence[int],
-        schema: SchemaChange | None = None,
         *,
         is_deletion: bool = False,
         tail_max: int = TAIL_LEDGERS_MAX,
     ) -> Decide[AppendOutcome | None]:
         """Return the decision of `replace_ledgers`; its result is None as there."""
+        ledgers, publisher = publication.ledgers, publication.publisher
 
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
             repeated = _repeated(head, name, publisher)
@@ -331,7 +315,7 @@ class LogStore:
             changed, pages = await self._appended(name, changed, ledgers, tail_max)
             if is_deletion:
                 changed = replace(changed, schemas=())
-            changed = await self._with_schema(name, changed, schema, head.end_ordinal)
+            changed = await self._with_schema(name, changed, publication.schema, head.end_ordinal)
             outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
             shared = await self._unshared(name, gone)
             return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)

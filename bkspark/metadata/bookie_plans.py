@@ -86,7 +86,7 @@ def decode(data: bytes, bookie: str) -> BookiePlan:
     except (ValueError, TypeError, RecursionError) as error:
         raise MetadataFormat(f"the plan for bookie {bookie} cannot be read: {error}") from None
     if plan.kind not in KINDS:
-        raise MetadataFormat(f"the plan for bookie {bookie} is of an unknown kind, {plan.kind!r:.40}")
+        raise MetadataFormat(f"the plan for bookie {bookie} has the unknown kind {plan.kind!r:.40}")
     return plan
 
 

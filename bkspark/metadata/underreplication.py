@@ -187,7 +187,7 @@ class UnderreplicationStore:
                 return
             except (NoSuchNode, MetadataVersion):
                 continue
-        raise MetadataError(f"ledger {ledger_id} could not be listed: its node {path} is being changed all the time")
+        raise MetadataError(f"ledger {ledger_id} could not be listed: its node {path} keeps changing")
 
     async def find(self, ledger_id: int) -> Underreplicated | None:
         """Return the listing of a ledger, or None."""

@@ -83,7 +83,7 @@ class Authentication(asyncio.BufferedProtocol):
                 break
             message = await self._on_thread(partial(exchange.step, answer.payload))
         else:
-            raise SaslFailure("it goes on and on")
+            raise SaslFailure("it does not end")
         if self._lost is not None:
             raise SaslFailure(self._lost)
 

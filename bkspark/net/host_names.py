@@ -1,4 +1,4 @@
-"""Names of hosts: what DNS or the host's own files say of an address."""
+"""Names of hosts: what DNS or the host's own files say about an address."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def _within(avro: Any) -> Iterator[Any]:
 
 
 def has_choices(avro: Any) -> bool:
-    """Whether a union has several named types: what was read must tell then which one it is of."""
+    """Whether a union has several named types: then the value that was read must show its type."""
     unions = (each for each in _within(avro) if isinstance(each, list))
     return any(sum(map(_is_named, union)) > 1 for union in unions)
 

@@ -52,7 +52,7 @@ def decompress(codec: int, data: memoryview, size: int) -> memoryview:
         return _nothing(codec, data)
     if codec == LZ4:
         return _of_lz4(data, size)
-    # Arrow's buffers are of signed bytes.
+    # Arrow's buffers have signed bytes.
     return memoryview(_arrow_decompress(codec, data, size)).cast("B")
 
 

@@ -83,7 +83,7 @@ def keys(messages: Messages) -> pa.Array:
     metadata, singles = messages.entries.metadata, messages.singles
     if metadata.is_absent(entry_fields.KEY_IS_BASE64) and singles.is_absent(single_fields.KEY_IS_BASE64):
         return found
-    # A key of the entry counts for no message of a batch, and neither does what it says of it.
+    # The key of an entry, and its properties, do not apply to the messages of a batch.
     is_base64 = metadata.flag(entry_fields.KEY_IS_BASE64)[messages.entry]
     batched = messages.single >= 0
     is_base64[batched] = singles.flag(single_fields.KEY_IS_BASE64)[messages.single[batched]]

@@ -38,7 +38,7 @@ def binary_array(
     The slices that are valid ascend and do not overlap.
 
     Raises:
-        ValueError: `data` is of 2 GiB or more.
+        ValueError: `data` has 2 GiB or more.
     """
     count = len(starts)
     if is_valid is not None and not is_valid.any():

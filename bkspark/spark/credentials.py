@@ -39,7 +39,9 @@ def distribute_credential(spark: SparkSession, alias: str) -> str:
             Connect, whose driver is elsewhere.
     """
     if not _ALIAS.fullmatch(alias):
-        raise ConfigurationError(f"credential {alias!r} is not 1 to 100 of A-Z a-z 0-9 . _ -: choose another alias")
+        raise ConfigurationError(
+            f"credential {alias!r} must have 1 to 100 characters of A-Z a-z 0-9 . _ -: choose another alias"
+        )
     credential = _read(spark, alias)
     folder = Path(tempfile.mkdtemp(prefix="bkspark-credential-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

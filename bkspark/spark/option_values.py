@@ -132,14 +132,14 @@ def size(value: str) -> int:
 def entry_size(value: str) -> int:
     octets = size(value)
     if octets > ENTRY_BYTES_MAX:
-        raise ValueError(f"is above {ENTRY_BYTES_MAX}, the most that a bookie's frame is sure to take")
+        raise ValueError(f"is above {ENTRY_BYTES_MAX}, the largest entry that every bookie accepts")
     return octets
 
 
 def inline_size(value: str) -> int:
     octets = 0 if value.strip() == "0" else size(value)
     if octets > INLINE_BYTES_MAX:
-        raise ValueError(f"is above {INLINE_BYTES_MAX}, the most that the driver should hold for each task")
+        raise ValueError(f"is above {INLINE_BYTES_MAX}, the maximum that the driver holds for each task")
     return octets
 
 

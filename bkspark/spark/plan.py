@@ -321,7 +321,7 @@ class ReadPlanner:
                 elif not extent.is_closed:
                     raise DataLoss(
                         f"ledger {listed.ledger_id} is open, but position {end} lies beyond it in log {snapshot.name}: "
-                        "the position is of another log, or was changed by hand",
+                        "the position belongs to another log, or was changed by hand",
                         ledger_id=listed.ledger_id,
                     )
                 yield extent
@@ -378,7 +378,7 @@ class ReadPlanner:
             return snapshot.start if wanted == EARLIEST else readable
         end = position_of(wanted, "option 'endingOffsets'")
         await self._check_reached("endingOffsets", snapshot, end, readable)
-        # If the position is of another log, or before the remaining entries, other entries would be read, or none.
+        # If the position is in another log, or before the remaining entries, wrong entries would be read, or none.
         await self.first_position(snapshot, end, "option 'endingOffsets'", "use latest")
         start = self._options.offset_of(snapshot.name, "startingOffsets")
         if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:

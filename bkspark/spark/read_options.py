@@ -138,7 +138,7 @@ def check_log_read(options: ChosenForRead) -> None:
 def check_whole_log(options: ChosenForRead) -> None:
     """Raise ConfigurationError for a choice among the ledgers of a log."""
     if options.ledger_metadata:
-        raise ConfigurationError(f"option '{LEDGER_METADATA}*' chooses among 'ledgers': a log is read whole")
+        raise ConfigurationError(f"option '{LEDGER_METADATA}*' selects some of 'ledgers': a log is read completely")
 
 
 def check_ledgers_stream(options: ChosenForRead) -> None:

@@ -197,7 +197,7 @@ def check_topic_options(options: Chosen, known: Mapping[str, Option]) -> None:
     for key in sorted(options.given & _NOT_OF_TOPICS):
         raise ConfigurationError(f"option '{known[key].name}' has no effect on topics of Pulsar: remove it")
     if options.ledger_metadata:
-        raise ConfigurationError("option 'ledgerMetadata.*' chooses among 'ledgers': a topic is read whole")
+        raise ConfigurationError("option 'ledgerMetadata.*' selects some of 'ledgers': a topic is read completely")
     starts = [options.starting_offsets, options.starting_timestamp, options.starting_subscription]
     count = sum(each is not None for each in starts)
     if count > 1:
@@ -206,7 +206,7 @@ def check_topic_options(options: Chosen, known: Mapping[str, Option]) -> None:
             "them"
         )
     if options.read_compacted and (count or options.given & _ENDS):
-        raise ConfigurationError("option 'readCompacted' reads a topic whole: remove the starting and ending ones")
+        raise ConfigurationError("option 'readCompacted' reads a topic completely: remove the starting and ending ones")
     if "publishtimeslack" in options.given and options.starting_timestamp is None:
         raise ConfigurationError("option 'publishTimeSlack' needs 'startingTimestamp': set that, too, or remove it")
 

@@ -146,7 +146,7 @@ class TopicView:
         return moment_ms if moment_ms >= 0 else self._planner.now_ms + moment_ms
 
     def _offset(self, option: str, wanted: object) -> str | int | MessageId | None:
-        """Return what an option says of this topic or partition; None if it says nothing."""
+        """Return the part of an option that is about this topic or partition; None if there is no such part."""
         if wanted is None:
             return None
         if isinstance(wanted, dict):

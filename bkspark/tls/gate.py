@@ -108,7 +108,7 @@ class TlsGate:
             arrival.abort()
             return
         except ValueError:
-            # Its names may be any bytes: an authority signs whatever it is given.
+            # Its names may be any bytes, because an authority signs everything that it is given.
             logger.info("closed the connection from %s: no TLS (its certificate cannot be read)", arrival.address)
             arrival.abort()
             return

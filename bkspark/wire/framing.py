@@ -136,7 +136,7 @@ def split_items(
     if len(table.starts) >= items_max:
         return table.starts[:items_max], table.ends[:items_max]
     if table.consumed != end:
-        raise ProtocolError(f"the last {end - table.consumed} bytes of {end - start} are not a whole item")
+        raise ProtocolError(f"the last {end - table.consumed} bytes of {end - start} are not a complete item")
     return table.starts, table.ends
 
 

@@ -270,7 +270,7 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
         raise _no_word(int(sizes.min()))
     words = gather_i32(octets, starts)
     if bool((words == words[0]).all()):
-        # Usually all requests are of one kind: then every decision is made once.
+        # Usually all requests have one kind: then every decision is made once.
         opcode, flags = _checked(int(words[0]), int(sizes.min()))
         opcodes, flag_words = np.full(len(words), opcode, np.int32), np.full(len(words), flags, np.int32)
         if opcode == AUTH:

@@ -569,4 +569,4 @@ def _print(report: Report, as_json: bool) -> None:
         print(f"note: {note}")
     for name, count in counts.items():
         print(f"{name.replace('_', ' '):<20} {count:>12}")
-    print("the bookie's folder is damaged" if report.damaged else "the bookie's folder is whole", flush=True)
+    print("the bookie's folder is damaged" if report.damaged else "the bookie's folder is undamaged", flush=True)

@@ -35,14 +35,22 @@ _MIB = 1 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("bookie", metavar="ID")
-    parser.add_argument("--rate", type=_rate, default=0, metavar="BYTES", help="bytes a second at most")
-    parser.add_argument("--close-open", action="store_true", help="close open ledgers whose writer does not leave")
+    parser.add_argument("--rate", type=_rate, default=0, metavar="BYTES", help="maximum bytes per second")
+    parser.add_argument(
+        "--close-open", action="store_true", help="close open ledgers whose writer does not replace the bookie"
+    )
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--resume", action="store_true", help="continue a drain, begin none")
-    instead.add_argument("--plan", "--dry-run", action="store_true", help="say what would be copied, and end")
-    instead.add_argument("--status", action="store_true", help="say how far it is, change its --rate, and end")
-    instead.add_argument("--cancel", action="store_true", help="cancel it, and end")
+    instead.add_argument(
+        "--resume", action="store_true", help="continue a drain that was started before; do not start a new one"
+    )
+    instead.add_argument(
+        "--plan", "--dry-run", action="store_true", help="print what would be copied, and change nothing"
+    )
+    instead.add_argument(
+        "--status", action="store_true", help="print the progress; with --rate, change the rate of a running drain"
+    )
+    instead.add_argument("--cancel", action="store_true", help="end the drain: the bookie accepts entries again")
 
 
 def _rate(text: str) -> int:

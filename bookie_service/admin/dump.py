@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory of a bookie, or its folder")
     parser.add_argument("--ledger", type=identifier, metavar="ID", help="only this ledger")
     parser.add_argument("--entry", type=identifier, metavar="ID", help="only this entry of every ledger shown")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_configuration(parser)
     return parser
 

@@ -102,7 +102,7 @@ class RebuildReport:
 
 @dataclass(slots=True)
 class _Known:
-    """What the journals say of one ledger."""
+    """What the journals have about one ledger."""
 
     master_key: bytes | None = field(default=None, repr=False)
     """The master key; None: the journals do not have it."""
@@ -181,7 +181,7 @@ class Rebuild:
 
         Raises:
             ConfigurationError: the directories belong to another storage class.
-            StorageDamaged: a file is of a version that this bookie does not read.
+            StorageDamaged: a file has a version that this bookie does not read.
             OSError: a file cannot be read or written.
         """
         from_scratch = self._is_db and self._is_store_lost()
@@ -256,7 +256,7 @@ class Rebuild:
             return KeyValueIndexBuilder(self._files, self._ledgers, self._options, from_scratch=from_scratch)
         return PerLedgerIndexBuilder(self._files, self._ledgers)
 
-    # ---- what there is ----
+    # ---- what the files have ----
 
     def _read_journals(self, chosen: Collection[int] | None) -> None:
         for directory in self._journals:
@@ -388,5 +388,5 @@ def _print(report: RebuildReport, as_json: bool) -> None:
     if report.everything:
         print("the next start puts every ledger into limbo that the metadata say this bookie has")
     elif report.ledgers:
-        print("these ledgers are in limbo until they are closed and whole; autorecovery does that")
+        print("these ledgers are in limbo until they are closed and complete; autorecovery completes them")
     sys.stdout.flush()

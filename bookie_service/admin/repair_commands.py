@@ -107,9 +107,13 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         if name in ("decommission", "recover"):
             command.add_argument("bookie", metavar="ID")
-            command.add_argument("--dry-run", action="store_true", help="say what would be copied, and end")
-            command.add_argument("--skip-open", action="store_true", help="leave open ledgers as they are")
-            command.add_argument("--skip-failing", action="store_true", help="leave ledgers that cannot be repaired")
+            command.add_argument(
+                "--dry-run", action="store_true", help="print what would be copied, and change nothing"
+            )
+            command.add_argument("--skip-open", action="store_true", help="do not copy open ledgers")
+            command.add_argument(
+                "--skip-failing", action="store_true", help="give up ledgers whose repair fails repeatedly"
+            )
         if name == "repair":
             command.add_argument("ledger", type=identifier, metavar="LEDGER")
         if name == "drain":

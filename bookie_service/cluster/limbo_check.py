@@ -78,7 +78,7 @@ class LimboCheck:
                 await self.check()
             except (BookKeeperError, OSError) as error:
                 count = len(self._store.limbo)
-                logger.warning("it is unknown which ledgers are whole: %d stay in limbo: %s", count, error)
+                logger.warning("it is unknown which ledgers are complete: %d stay in limbo: %s", count, error)
             except Exception:
                 logger.exception("ledgers in limbo cannot be checked because of an unexpected error")
             await asyncio.sleep(self._interval_s)
@@ -129,8 +129,8 @@ class LimboCheck:
                 await asyncio.to_thread(self._store.end_limbo, ended)
             if ended or reported:
                 logger.warning(
-                    "%d ledgers in limbo were checked: %d are whole again or deleted; %d lack entries and are listed "
-                    "as under-replicated",
+                    "%d ledgers in limbo were checked: %d are complete again or deleted; %d lack entries and are "
+                    "listed as under-replicated",
                     len(some),
                     len(ended),
                     reported,

@@ -233,18 +233,14 @@ class Bookie:
         ledgers: dict[int, Ledger] = {}
         new_keys: list[tuple[int, bytes]] = []
         groups = rows_by_ledger(run.ledger_ids)
-        judged = [
-            self._judge(client, octets, ledger_id, run.take(rows), ledgers, new_keys) for ledger_id, rows in groups
-        ]
-        all_accepted = all(isinstance(status, int) and status == EOK for status in judged)
+        judged = [self._judge(client, octets, each, run.take(rows), ledgers, new_keys) for each, rows in groups]
         statuses: int | np.ndarray = EOK
-        if not all_accepted:
+        asked, taken = run, None
+        if not all(isinstance(status, int) and status == EOK for status in judged):
             statuses = np.empty(len(run), np.int32)
             for (_, rows), status in zip(groups, judged):
                 statuses[rows] = status
-        asked, taken = run, None
-        if not all_accepted:
-            accepted = np.asarray(statuses) == EOK
+            accepted = statuses == EOK
             self.times.note_refused_adds(len(accepted) - int(np.count_nonzero(accepted)))
             if not accepted.any():
                 client.send((asked.encode_responses(statuses),))

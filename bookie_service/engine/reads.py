@@ -239,7 +239,7 @@ class Reading(ABC):
         """Reduce to the next `count` requests, copied out of the receive buffer."""
         assert count == len(self)
 
-    def refuse_behind(self, count: int, status: int) -> None:
+    def refuse_after(self, count: int, status: int) -> None:
         """Answer the requests after the next `count` ones with a status."""
         if not count:
             self.refuse(status)
@@ -354,7 +354,7 @@ class Reads:
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
             self.refused += len(reading) - room
-            reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
+            reading.refuse_after(room, Status.ETOOMANYREQUESTS)
         if room:
             reading.received_ns = reading.received_ns or self._times.received_ns
             reading.keep(min(room, len(reading)))

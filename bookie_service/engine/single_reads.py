@@ -80,9 +80,9 @@ class SingleReads(Reading):
         self._ends = []
 
     def refuse(self, status: int) -> None:
-        self.refuse_behind(0, status)
+        self.refuse_after(0, status)
 
-    def refuse_behind(self, count: int, status: int) -> None:
+    def refuse_after(self, count: int, status: int) -> None:
         first = self.row + count
         refusal = self._refusal(first, len(self.entry_ids), status)
         self.encoder, self.ledger_ids, self.entry_ids = (

@@ -36,7 +36,7 @@ def decode(data: bytes) -> dict[str, int] | None:
     """Return the number of the directory of each file; None: the bytes are damaged.
 
     Raises:
-        ValueError: they are of a version that this code does not read.
+        ValueError: they have a version that this code does not read.
     """
     *lines, last = data.decode("ascii", "replace").splitlines(keepends=True) or [""]
     crc = _CRC.fullmatch(last)

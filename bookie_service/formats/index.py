@@ -24,7 +24,7 @@ A header slot:
 
 The slots are in different physical sectors, which have 4096 bytes on most disks, because a write that is torn by a
 power failure may destroy the whole sector. Version 2 has the slots at 0 and 512, and the positions from 1024 on. Its
-files are read and written as they are; every new file is of version 3.
+files are read and written as they are; every new file has version 3.
 
 A change writes the first slot, syncs, writes the second slot, and syncs. So one slot is always whole, and it is the old
 one only while the journal still has the change. If both slots are unreadable, the file was being created (the journal

@@ -97,7 +97,7 @@ def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:
     The end is 0 if the head is damaged, and `len(data)` if everything is whole.
 
     Raises:
-        ValueError: the file is of a version that this code does not read.
+        ValueError: the file has a version that this code does not read.
     """
     pieces = [np.empty((0, 2), np.int64)]
     head = _head(data)

@@ -165,7 +165,7 @@ def decode(data: bytes) -> tuple[HeaderRows, int]:
     The end is 0 if the head is damaged, and `len(data)` if everything is whole.
 
     Raises:
-        ValueError: the file is of a version that this code does not read.
+        ValueError: the file has a version that this code does not read.
     """
     if generation(data) is None:
         return NO_ROWS, 0

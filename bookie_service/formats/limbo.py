@@ -62,7 +62,7 @@ def decode_limbo(data: bytes) -> tuple[np.ndarray, int]:
     """Return (the ledgers, int64; the generation).
 
     Raises:
-        ValueError: the bytes fail their checksum, or are of a version that this code does not read.
+        ValueError: the bytes fail their checksum, or have a version that this code does not read.
     """
     end = len(data) - _CRC.size
     if end < _START.size or data[:4] != _MAGIC or _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):

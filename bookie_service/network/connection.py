@@ -91,6 +91,10 @@ class Connection:
     bookie's `resume`, or room for replies at the peer.
     """
 
+    principal: Principal = ANONYMOUS
+    """The identity that the peer has proved. Set before the requests that follow the proof are served."""
+    _has_ended = False
+    """Whether the peer has closed its side. Set once."""
     _gate: Gate | None = None
     """What the peer must prove before its requests are served. None: nothing, or everything is proved."""
     _tls_socket: TlsSocket | None = None
@@ -110,8 +114,6 @@ class Connection:
         """Whether a call of `_receive_held` is planned."""
         self.address = address
         """The address of the peer's machine. Constant."""
-        self.principal: Principal = ANONYMOUS
-        """The identity that the peer has proved. Set before the requests that follow the proof are served."""
         self._bookie, self._turns, self._options = parts.bookie, parts.turns, parts.options
         self._tls, self._authentication, self._authorization = parts.tls, parts.authentication, parts.authorization
         self._rights = None if parts.authorization is None else parts.authorization.enter(self)
@@ -140,8 +142,6 @@ class Connection:
         """Whether the selector reports that bytes have come."""
         self.is_taking = True
         """False while too many replies wait for the peer. Changed by `send` and `_send_more`."""
-        self._has_ended = False
-        """Whether the peer has closed its side. Set once."""
         self._has_sent_request = self._is_known = False
         """Whether a request has come; and whether, moreover, the peer has proved what it must."""
         self._takes_singles = False

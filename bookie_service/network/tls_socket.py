@@ -104,11 +104,11 @@ class TlsSocket:
         return bool(self._clear or self._has_ended or self._incoming.pending or self._tls.pending())
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return what `getpeercert` says of the certificate that the peer showed; None: it was asked for none.
+        """Return what `getpeercert` reports about the peer's certificate; None: the peer was not asked for one.
 
         Raises:
-            TlsFailure: it has expired since the session began that is resumed, or its names are not text: an authority
-                signs whatever it is given.
+            TlsFailure: the certificate has expired since the session began that is resumed, or its names are not text.
+                (An authority signs everything that it is given.)
         """
         try:
             if has_expired(self._tls):

@@ -47,9 +47,9 @@ class LacReads(Reading):
         self.row = 0
 
     def refuse(self, status: int) -> None:
-        self.refuse_behind(0, status)
+        self.refuse_after(0, status)
 
-    def refuse_behind(self, count: int, status: int) -> None:
+    def refuse_after(self, count: int, status: int) -> None:
         first = self.row + count
         refusal = self._refusal(first, len(self.ledger_ids), status)
         self.txn_ids, self.ledger_ids = self.txn_ids[:first], self.ledger_ids[:first]

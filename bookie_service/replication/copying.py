@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from bkspark.ledger.stored import (
 from bkspark.wire import v2
 from bkspark.wire.digest import RawEntryDigest, master_key
 from bookie_service.metrics.histograms import Histograms
+from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import CopyEntries, SlotCopy
 
 READ_AHEAD = 4
@@ -87,28 +89,37 @@ class ByteRate:
         self._seen_s = now_s
 
 
+@dataclass(frozen=True, slots=True)
+class CopyBudget:
+    """What all copies of one process share.
+
+    rate: limits their bytes. piece_bytes: about how many bytes of entries a piece has.
+    sizes: counts the copied entries by size. Those of one piece count with their mean.
+    """
+
+    rate: ByteRate
+    piece_bytes: int
+    sizes: Histograms
+
+    @classmethod
+    def of(cls, options: RepairOptions) -> CopyBudget:
+        """Return the budget of a process that repairs with these options."""
+        piece_bytes = max(1, options.copies_in_flight_bytes // (options.ledgers_at_once * PIECES_MAX))
+        return cls(ByteRate(options.bytes_per_s), piece_bytes, Histograms())
+
+
 class FragmentCopier:
     """Performs `CopyEntries` for one ledger."""
 
     def __init__(
-        self,
-        context: ClientContext,
-        ledger_id: int,
-        metadata: LedgerMetadata,
-        password: bytes,
-        rate: ByteRate,
-        piece_bytes: int,
-        sizes: Histograms | None = None,
+        self, context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes, budget: CopyBudget
     ) -> None:
-        """`sizes` counts the copied entries by size."""
-        self._sizes = sizes or Histograms()
         self._context = context
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._digest = RawEntryDigest(metadata.digest, password, metadata.lac_bounds)
         self._master_key = master_key(password)
-        self._rate = rate
-        self._piece_bytes = piece_bytes
+        self._budget = budget
         self.copied_bytes = 0
         """How many bytes were sent to targets. Only grows."""
 
@@ -139,9 +150,9 @@ class FragmentCopier:
     async def _send(self, todo: CopyEntries, writers: list[ReplicaWriter], ids: np.ndarray, batch: EntryBatch) -> None:
         slots = write_set(int(ids[0]), len(todo.fragment.bookies), self._metadata.write_quorum)
         frames, bounds = v2.encode_stored_adds(batch, self._master_key, v2.RECOVERY_ADD)
-        await self._rate.wait(len(frames))
+        await self._budget.rate.wait(len(frames))
         self.copied_bytes += len(frames)
-        self._sizes.record(0, len(frames) // len(ids), len(ids))
+        self._budget.sizes.record(0, len(frames) // len(ids), len(ids))
         for copy, writer in zip(todo.copies, writers):
             wanted = _wanted(copy, ids)
             if copy.slot in slots and wanted.any():
@@ -151,7 +162,7 @@ class FragmentCopier:
         """Yield all entries that are needed, whole, in ascending order of spans. Reads run ahead of the caller."""
         reader = RangeReader(self._context.pool, self._ledger_id, self._metadata, self._digest, None)
         is_striped = self._metadata.write_quorum < len(todo.fragment.bookies)
-        pace = AdaptiveReadSize(self._piece_bytes, SINGLES_MAX if is_striped else READ_ENTRIES_MAX)
+        pace = AdaptiveReadSize(self._budget.piece_bytes, SINGLES_MAX if is_striped else READ_ENTRIES_MAX)
 
         async def read(group: GroupRead) -> _Read:
             ids = group.missing

@@ -30,9 +30,8 @@ from bkspark.errors import (
 )
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
 from bkspark.wall_clock import wall_clock_ms
-from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.copying import PIECES_MAX, ByteRate
+from bookie_service.replication.copying import CopyBudget
 from bookie_service.replication.drain_plans import check_serves
 from bookie_service.replication.listing import Listed, read_all
 from bookie_service.replication.options import AutoRecoveryOptions
@@ -137,8 +136,7 @@ class Drain:
         self._report = report
         self._closes_open = closes_open
         self._plans = cluster.plans()
-        self._rate = ByteRate(self._options.bytes_per_s)
-        self._piece_bytes = max(1, self._options.copies_in_flight_bytes // (self._options.ledgers_at_once * PIECES_MAX))
+        self._budget = CopyBudget.of(self._options)
         self._left: dict[int, _Left] = {}
         """Ledgers that still name the bookie, by id. Replaced by each survey."""
         self._began_s = 0.0
@@ -185,7 +183,7 @@ class Drain:
         await check_serves(self._cluster, self._bookie)
         plan = await self._plan()
         self._before = progress_of(plan)
-        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
+        self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         await self._until_read_only()
         self._began_s = _now_s()
         moving, watching = asyncio.ensure_future(self._move_all()), asyncio.ensure_future(self._watch())
@@ -226,7 +224,7 @@ class Drain:
         plan = await self._plans.update(self._bookie, DRAIN, lambda plan: dataclasses.replace(plan, progress=facts))
         if plan is None:
             raise self._cancelled()
-        self._rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
+        self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
 
     def progress(self) -> DrainProgress:
         """Return how far the drain is."""
@@ -335,9 +333,7 @@ class Drain:
             may_recover=self._may_recover(left, stored.metadata),
             leaving={self._bookie},
         )
-        left.run = RepairRun(
-            context, core, registered, self._options.password, self._rate, self._piece_bytes, Histograms()
-        )
+        left.run = RepairRun(context, core, registered, self._options.password, self._budget)
         (effect,) = core.start()
         while not isinstance(effect, Ended):
             if self._cluster.tree.session_id != session:

@@ -267,7 +267,7 @@ async def decommission(
     moved = await move_away(cluster, bookie, options, progress, skips)
     await check_is_down(cluster, bookie)
     if skips != NO_SKIPS and (still := (await _naming(cluster, bookie))[0]):
-        raise BookKeeperError(f"{len(still)} ledgers still name bookie {bookie}, so it is not forgotten")
+        raise BookKeeperError(f"{len(still)} ledgers still name bookie {bookie}, so it is not removed from the cluster")
     try:
         await cluster.context.registry.delete_cookie(bookie)
     except NoSuchNode:

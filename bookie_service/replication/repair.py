@@ -255,7 +255,7 @@ class RepairCore:
         self.metadata, self.version = current, version
         self._conflicts += 1
         if self._conflicts >= CONFLICTS_MAX:
-            error = BookKeeperError(f"the metadata of ledger {self.ledger_id} change all the time")
+            error = BookKeeperError(f"the metadata of ledger {self.ledger_id} keep changing")
             return self._end(Outcome.DEFERRED, error)
         if self._is_claiming:
             # Its owner may have replaced the lost bookie just now. Then the grace period is not over.

@@ -15,8 +15,7 @@ from bkspark.ledger.context import ClientContext
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.recovery import recover
 from bkspark.ledger.stored import ReplicaReader
-from bookie_service.metrics.histograms import Histograms
-from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
+from bookie_service.replication.copying import CopyBudget, CopyFailed, FragmentCopier
 from bookie_service.replication.repair import (
     HOLES_MAX,
     CopyEntries,
@@ -37,17 +36,14 @@ class RepairRun:
         core: RepairCore,
         registered: frozenset[str],
         password: bytes,
-        rate: ByteRate,
-        piece_bytes: int,
-        sizes: Histograms,
+        budget: CopyBudget,
     ) -> None:
-        self._sizes = sizes
+        """`password`: of ledgers whose metadata keep none."""
         self._context = context
         self._core = core
         self._registered = registered
         self._fallback_password = password
-        self._rate = rate
-        self._piece_bytes = piece_bytes
+        self._budget = budget
         self._copied_bytes = 0
         """How many bytes of finished fragments were copied. Only grows."""
         self._copier: FragmentCopier | None = None
@@ -107,7 +103,7 @@ class RepairRun:
     async def _copy(self, effect: CopyEntries) -> list[Effect]:
         core = self._core
         self._copier = copier = FragmentCopier(
-            self._context, core.ledger_id, core.metadata, self._password, self._rate, self._piece_bytes, self._sizes
+            self._context, core.ledger_id, core.metadata, self._password, self._budget
         )
         lost = frozenset(effect.fragment.bookies) - self._registered
         try:

@@ -30,9 +30,8 @@ from bkspark.metadata.repair_reports import (
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bkspark.wall_clock import wall_clock_ms
-from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.containment import UnexpectedErrors
-from bookie_service.replication.copying import PIECES_MAX, ByteRate
+from bookie_service.replication.copying import CopyBudget
 from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import (
     Ended,
@@ -101,8 +100,7 @@ class ReplicationWorker:
         self._who = who
         self._options = options
         """The options in force. Replaced by `set_options`."""
-        self._rate = ByteRate(options.bytes_per_s)
-        self._piece_bytes = max(1, options.copies_in_flight_bytes // (options.ledgers_at_once * PIECES_MAX))
+        self._budget = CopyBudget.of(options)
         self._deferred: dict[int, _Deferred] = {}
         """Listed ledgers that are tried again later, by id; at most DEFERRED_MAX."""
         self._unexpected = unexpected
@@ -111,8 +109,8 @@ class ReplicationWorker:
         """How many ledgers were repaired since the start. Only grows."""
         self.copied_bytes = 0
         """How many bytes were copied since the start. Only grows."""
-        self.copied_sizes = Histograms()
-        """Sizes of the copied entries. Those of one piece count with their mean."""
+        self.copied_sizes = self._budget.sizes
+        """Sizes of the copied entries."""
         self.failures = 0
         """How many repairs failed since the start. Only grows."""
         self.listed = 0
@@ -125,7 +123,7 @@ class ReplicationWorker:
     def set_options(self, options: RepairOptions) -> None:
         """Use other rates and pauses from now on, also for repairs in progress."""
         self._options = options
-        self._rate.bytes_per_s = options.bytes_per_s
+        self._budget.rate.bytes_per_s = options.bytes_per_s
 
     # ---- the list ----
 
@@ -161,7 +159,7 @@ class ReplicationWorker:
         while True:
             try:
                 rate = await reports.bytes_per_s()
-                self._rate.bytes_per_s = self._options.bytes_per_s if rate is None else rate
+                self._budget.rate.bytes_per_s = self._options.bytes_per_s if rate is None else rate
                 report = self.report()
                 if last is None or replace(report, at_ms=last.at_ms) != last:
                     await reports.put(report)
@@ -185,7 +183,7 @@ class ReplicationWorker:
         return RepairReport(
             self._who,
             now_ms,
-            self._rate.bytes_per_s,
+            self._budget.rate.bytes_per_s,
             self.listed,
             self.repaired,
             self.copied_bytes,
@@ -351,9 +349,7 @@ class ReplicationWorker:
             topology=candidates.topology,
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
-        run = RepairRun(
-            self._context, core, registered, self._options.password, self._rate, self._piece_bytes, self.copied_sizes
-        )
+        run = RepairRun(self._context, core, registered, self._options.password, self._budget)
         lost = work.missing or tuple(frozenset(_named(stored.metadata)) - registered)
         self._running[ledger_id] = _Running(share_of(stored.metadata, lost).bytes, wall_clock_ms(), run)
         try:

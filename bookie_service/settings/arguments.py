@@ -45,10 +45,10 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", help="a file with the syntax and keys of Apache's bk_server.conf"
     )
     parser.add_argument(
-        "--environment", action="store_true", help="take keys from variables BK_KEY, too; they win over the file"
+        "--environment", action="store_true", help="also read keys from variables BK_KEY, which override the file"
     )
     parser.add_argument(
-        "--set", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over all others"
+        "--set", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; overrides all others"
     )
 
 

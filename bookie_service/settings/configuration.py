@@ -69,7 +69,7 @@ _PROMETHEUS = "PrometheusMetricsProvider"
 _HOST_UNSET = f"{THIS_HOST}; with access control {EVERYWHERE}"
 _DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
-    "disableServerSocketBind": "way to be reached but its port",
+    "disableServerSocketBind": "way to be reached other than its port",
 }
 """Keys that would protect something and are not served: they are refused when set."""
 
@@ -113,11 +113,11 @@ HARMLESS = frozenset(
 """Keys for which this bookie does what every value asks for."""
 
 EXPLAINED = {
-    "dataIntegrityChecking": "a ledger of which something that was durable is lost goes into limbo, whatever is set; "
-    "nothing is copied back from other bookies at the start, that is autorecovery's work",
-    "dataIntegrityStampMissingCookies": "a directory whose cookie is missing is never stamped again: the bookie does "
+    "dataIntegrityChecking": "a ledger that has lost durable entries goes into limbo, whatever the value is; nothing "
+    "is copied back from other bookies at the start, because autorecovery does that",
+    "dataIntegrityStampMissingCookies": "a directory whose cookie is missing never gets a new one: the bookie does "
     "not start, and says what to do",
-    "rereplicationEntryBatchSize": "the size of a piece that is copied is in bytes, not in entries: "
+    "rereplicationEntryBatchSize": "the amount that is copied at once is limited in bytes, not in entries: "
     "rereplicationInFlightMaxBytes",
 }
 """Keys without effect, and what happens instead."""
@@ -212,7 +212,9 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
         auto_recovery=_auto_recovery(keys, zookeeper),
         runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
         http=_http(keys),
-        keeps_status=keys.flag("persistBookieStatusEnabled", True, "a bookie set read-only is so after a restart"),
+        keeps_status=keys.flag(
+            "persistBookieStatusEnabled", True, "a bookie that was set read-only stays so after a restart"
+        ),
         unused_keys=(),
         notes=(),
         dangers=(),
@@ -253,7 +255,7 @@ def _address(keys: Values) -> AddressOptions:
 
 
 def _http(keys: Values) -> HttpOptions:
-    provider = keys.text("statsProviderClass", default="none: no port of their own for the metrics") or NULL
+    provider = keys.text("statsProviderClass", default="none: the metrics have no port of their own") or NULL
     name = provider.rpartition(".")[2]
     is_prometheus = name == _PROMETHEUS
     if provider != NULL and not is_prometheus and name != "NullStatsProvider":
@@ -428,7 +430,7 @@ def _pages(keys: Values) -> PageOptions:
     if page_bytes % POSITION_BYTES:
         given, page_bytes = page_bytes, -(-page_bytes // POSITION_BYTES) * POSITION_BYTES
         keys.note(
-            "pageSize", str(given), f"an index page of this bookie holds whole positions, so it uses {page_bytes}"
+            "pageSize", str(given), f"an index page of this bookie has complete positions only, so it uses {page_bytes}"
         )
     unit = f"pages, 0 or less: {cache_bytes // MIB} MiB of them"
     pages_max = keys.number("pageLimit", -1, least=-1, most=1 << 30, unit=unit)

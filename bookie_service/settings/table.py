@@ -90,9 +90,18 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row("fetch_threads", "numReadWorkerThreads", "threads that wait for the disk; ledger directories share them"),
         Row("local_reads", "localReadsEnabled", "clients on this host read entry logs themselves"),
         Row("statistics", "enableStatistics", "the times of requests are recorded"),
-        Row("statistics_window_s", "prometheusStatsLatencyRolloverSeconds", "s of which quantiles are", least=1),
-        Row("received_bytes_max", "receiveBuffersMaxBytes", "bytes received, not served yet; all connections"),
-        Row("reply_bytes_max", "replyBuffersMaxBytes", "bytes that peers have not taken; all connections"),
+        Row(
+            "statistics_window_s",
+            "prometheusStatsLatencyRolloverSeconds",
+            "s over which quantiles are computed",
+            least=1,
+        ),
+        Row(
+            "received_bytes_max",
+            "receiveBuffersMaxBytes",
+            "bytes that are received and not served yet, of all connections",
+        ),
+        Row("reply_bytes_max", "replyBuffersMaxBytes", "bytes of replies that peers have not read, of all connections"),
     ),
     HttpOptions: (
         Row("serves_api", "httpServerEnabled", "the administration API, with the metrics"),
@@ -103,7 +112,12 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row("connections", "httpServerMaxConnections", "connections"),
         Row("head_bytes", "httpServerMaxHeadBytes", "bytes of a request's head"),
         Row("body_bytes", "httpServerMaxBodyBytes", "bytes of a request's body"),
-        Row("idle_s", "httpServerIdleTimeoutMs", "ms for a request to come, and for a response to be taken", _MS_IN_S),
+        Row(
+            "idle_s",
+            "httpServerIdleTimeoutMs",
+            "ms for the receipt of a request, and for the sending of a response",
+            _MS_IN_S,
+        ),
         Row("handshake_s", "httpServerTlsHandshakeTimeoutMs", "ms for a TLS handshake", _MS_IN_S),
         Row("handshakes", "httpServerMaxTlsHandshakes", "unfinished TLS handshakes"),
     ),
@@ -114,9 +128,9 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row(
             "new_ledgers_per_s",
             "maxNewLedgersPerSecondPerAddress",
-            "ledgers a second that this bookie has never seen, from one address, 0: no limit",
+            "ledgers per second that are new to this bookie, from one address, 0: no limit",
         ),
-        Row("new_ledgers_burst", "newLedgersBurstPerAddress", "such ledgers at once, after a quiet time"),
+        Row("new_ledgers_burst", "newLedgersBurstPerAddress", "such ledgers that one address may begin at once"),
     ),
     ReadOptions: (
         Row("in_flight_max", "maxReadsInProgressLimit", "reads, 0 or less: no limit", or_less=True),
@@ -124,7 +138,7 @@ TABLE: Mapping[type, Sequence[Row]] = {
     ),
     ConnectionOptions: (
         Row("frame_bytes_max", "nettyMaxFrameSizeBytes", "bytes"),
-        Row("frame_s_max", "frameTimeoutMs", "ms for one request to come", _MS_IN_S),
+        Row("frame_s_max", "frameTimeoutMs", "ms for the receipt of one request", _MS_IN_S),
         Row("no_delay", "serverTcpNoDelay"),
         Row("keep_alive", "serverSockKeepalive"),
     ),
@@ -140,9 +154,9 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row(
             "reserved",
             "connectionsReservedForBookies",
-            "connections for the cluster's bookies, of maxConnections a tenth at most",
+            "connections for the cluster's bookies, at most a tenth of maxConnections",
         ),
-        Row("idle_s", "connectionIdleTimeoutMs", "ms for the first request to come", _MS_IN_S),
+        Row("idle_s", "connectionIdleTimeoutMs", "ms until the first request is received", _MS_IN_S),
     ),
     ListenerTlsOptions: (
         Row("required", "tlsRequired", "serve only TLS"),

@@ -129,7 +129,7 @@ def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, 
 
 def test_people_get_a_verdict(stopped: Folder, capsys: Capture) -> None:
     assert main(["--check", *stopped.settings], ShutdownSignals()) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "the bookie's folder is whole"
+    assert capsys.readouterr().out.splitlines()[-1] == "the bookie's folder is undamaged"
     flip(stopped.small_index, LAYOUT.positions_at)
     assert main(["--check", *stopped.settings], ShutdownSignals()) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -185,7 +185,7 @@ def table() -> list[str]:
     lines = [
         "## Traps",
         "",
-        "What an implementation of the protocol gets wrong easily, each with the tests that step into it.",
+        "Mistakes that implementations of the protocol easily make, each with the tests that find it.",
         "",
         "| Trap | | Tests |",
         "|---|---|---|",

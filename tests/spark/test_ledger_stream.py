@@ -220,7 +220,7 @@ def test_the_checkpoint_of_another_selection_is_refused(cluster: Cluster, client
     [
         ({"ledgers": "1", "startingOffsets": '{"entry":0,"ledger":0,"ordinal":0,"version":1}'}, "position in a log"),
         ({"ledgers": "1", "payloadFormat": "pulsar"}, "batch reads of ledgers"),
-        ({"log": "a", "ledgerMetadata.team": "x"}, "a log is read whole"),
+        ({"log": "a", "ledgerMetadata.team": "x"}, "a log is read completely"),
         ({"ledgers": "1", "recover": "true"}, "no effect on a stream read"),
         ({"ledgers": "1", "ledgerMetadata.!": "x"}, "names no key"),
     ],

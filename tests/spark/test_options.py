@@ -235,7 +235,7 @@ def test_impossible_combinations_are_refused():
         ({"log": "a", "startingOffsets": "-5", "startingTimestamp": "0"}, "exclude each other"),
         ({"log": "a", "endingOffsets": "-5", "endingTimestamp": "0"}, "exclude each other"),
         ({"log": "a", "unconfirmed": "true"}, "'unconfirmed' is for 'ledgers'"),
-        ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read whole"),
+        ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read completely"),
         ({"inspect": "logs", "mode": "PERMISSIVE"}, "'mode' has no effect on a read of 'inspect'"),
         ({"inspect": "logs", "log": "a"}, "'log' and 'inspect' exclude each other"),
         ({"logsPattern": "("}, "is not a regular expression"),
@@ -299,7 +299,7 @@ def test_ledger_metadata_is_many_options():
             parse(log="a", **{name: "x"}).for_write()
     with pytest.raises(ConfigurationError, match="names no key"):
         parse(log="a", **{"ledgerMetadata.": "x"})
-    with pytest.raises(ConfigurationError, match="a log is read whole"):
+    with pytest.raises(ConfigurationError, match="a log is read completely"):
         parse(log="a", **{"ledgerMetadata.x": "x"}).for_stream_read()
 
 

@@ -166,32 +166,7 @@ class ApiV2:
                 ),
                 self._set_read_only,
             ),
-            (Endpoint("GET", f"{at}/collection", "What garbage collection does and did", _OBJECT), self._collection),
-            (
-                Endpoint(
-                    "POST",
-                    f"{at}/collection",
-                    "Collect garbage now",
-                    _OPERATION,
-                    {},
-                    members({}, {"major": FLAG}),
-                    Role.OPERATE,
-                    HTTPStatus.ACCEPTED,
-                ),
-                self._collect,
-            ),
-            (
-                Endpoint(
-                    "PUT",
-                    f"{at}/collection/suspended",
-                    "Suspend or resume compaction and collection",
-                    _OBJECT,
-                    {},
-                    _SUSPENDED,
-                    Role.OPERATE,
-                ),
-                self._suspend,
-            ),
+            *self._collection_paths(f"{at}/collection"),
             (Endpoint("GET", f"{at}/keys", "The configuration, without secrets", TEXTS), self._keys),
             (
                 Endpoint("PATCH", f"{at}/keys", "Change live keys, all or none", _CHANGED, {}, TEXTS, Role.OPERATE),
@@ -208,6 +183,18 @@ class ApiV2:
                 ),
                 self._limbo,
             ),
+        )
+
+    def _collection_paths(self, at: str) -> Sequence[tuple[Endpoint, Call]]:
+        major = members({}, {"major": FLAG})
+        suspend = "Suspend or resume compaction and collection"
+        return (
+            (Endpoint("GET", at, "What garbage collection does and did", _OBJECT), self._collection),
+            (
+                Endpoint("POST", at, "Collect garbage now", _OPERATION, {}, major, Role.OPERATE, HTTPStatus.ACCEPTED),
+                self._collect,
+            ),
+            (Endpoint("PUT", f"{at}/suspended", suspend, _OBJECT, {}, _SUSPENDED, Role.OPERATE), self._suspend),
         )
 
     @property

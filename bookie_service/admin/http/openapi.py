@@ -17,7 +17,7 @@ Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer", "format": "int64"}
 REASON: Schema = {**TEXT, "maxLength": 200}
-"""Why an operator does something. The bookie shows no more of it."""
+"""An operator's reason for a change. The bookie shows no more characters of it."""
 NUMBER: Schema = {"type": "number"}
 FLAG: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "object", "additionalProperties": TEXT}

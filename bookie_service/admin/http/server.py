@@ -368,7 +368,7 @@ def _head_bytes(request: h11.Request) -> int:
 
 
 def _announced_bytes(request: h11.Request) -> int:
-    """Return how long a request's body is said to be, 0 if that is not said. h11 has checked the number."""
+    """Return the announced length of a request's body, 0 if it is not announced. h11 has checked the number."""
     return int(next((value for name, value in request.headers if name == b"content-length"), b"0"))
 
 

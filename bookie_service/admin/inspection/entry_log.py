@@ -158,7 +158,7 @@ class _EntryLog:
         if self._is_zero(offset, end):
             yield Fact("padding", self._path, offset, end - offset, None, {"log": self._log_id})
         elif following is None and not (self._file_header and self._file_header.map_offset):
-            reason = "no whole entry follows: an append that is under way, or that a crash interrupted"
+            reason = "no complete entry follows: an append that is under way, or that a crash interrupted"
             yield Incomplete(self._path, offset, end - offset, reason)
         else:
             yield Damage(self._path, offset, end - offset, "not an entry: its length or its ids are damaged")

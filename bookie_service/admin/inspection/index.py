@@ -106,7 +106,7 @@ def _slots(file: IndexFile, ledger_id: int) -> Iterator[Finding]:
             break
     for at in slots_at:
         if at not in slots:
-            lost = "the other one is whole" if slots else "so is the other: master key and fence are lost"
+            lost = "the other one is intact" if slots else "so is the other: master key and fence are lost"
             yield Damage(path, at, SLOT_BYTES, f"the header slot is unreadable; {lost}", ledger_id)
             continue
         yield Fact("index", path, at, SLOT_BYTES, True, header_values(slots[at]))

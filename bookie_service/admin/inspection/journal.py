@@ -165,7 +165,7 @@ class _JournalFile:
             yield Damage(self._path, offset, length, f"{what}; it was durable once")
             return following
         if self._holds_bytes(offset) and not self._is_stale(offset):
-            reason = "no whole record follows: a write that is under way, or that a crash interrupted"
+            reason = "no complete record follows: a write that is under way, or that a crash interrupted"
             yield Incomplete(self._path, offset, length or self._size - offset, reason)
         return None
 
@@ -179,7 +179,7 @@ class _JournalFile:
         try:
             yield from _things(self._path, offset + RECORD_HEADER_BYTES, header, body)
         except (ValueError, ProtocolError) as error:
-            yield Damage(self._path, offset, length, f"the record is whole, but: {error}")
+            yield Damage(self._path, offset, length, f"the record is complete, but: {error}")
         return offset + length
 
     def _record_header_at(self, offset: int) -> RecordHeader | None:

@@ -107,8 +107,8 @@ class PerLedgerIndex:
             if doubt_all is None or len(self._file_systems) == 1:
                 raise error
             self.notices.append(
-                f"{error.filename} cannot be read or synced ({error.strerror}), and the record of index files is not "
-                "whole: it is unknown what ledgers had there, so all ledgers go into limbo"
+                f"{error.filename} cannot be read or synced ({error.strerror}), and the record of index files is "
+                "incomplete: it is unknown which ledgers had files there, so all ledgers go into limbo"
             )
             doubt_all()
 
@@ -299,4 +299,4 @@ def _notices(known: IndexManifestWriter) -> list[str]:
         what = f"{known.path} was deleted, or its last version was"
     else:
         return []
-    return [f"{what}. Index files that are there were noted again; one that was lost before would not be noticed"]
+    return [f"{what}. The existing index files were recorded again; one that was lost before is not noticed"]

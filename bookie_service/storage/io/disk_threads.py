@@ -112,7 +112,7 @@ class DiskThreads:
             if future in late and self._note_late(place, future):
                 logger.warning(
                     "the disk of %s has not finished its part of a flush for %g s: adds and the other ledger "
-                    "directories continue without it. Until it answers the marks may stay where they are, so the "
+                    "directories continue without it. Until it answers the marks may not move, so the "
                     "journal grows, and reads of entries on this disk may wait",
                     self._directories[place],
                     self.stall_s,

@@ -129,7 +129,7 @@ class BaseLedgerStorage(ABC):
         """Ledgers in memory, the one unused for longest first; at most _LEDGERS_MAX beside those that must stay."""
         self._changed: set[int] = set()
         """Ledgers whose headers have changed since the last flush began. Emptied by `begin_flush`."""
-        self._is_index_behind = False
+        self._index_lacks_positions = False
         """Whether a flush wrote entries whose positions the index lacks, because its disk was full."""
         self._are_names_durable = True
         """False from replay on, until the index is synced for the first time."""
@@ -391,7 +391,7 @@ class BaseLedgerStorage(ABC):
         unsettled."""
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
-        if not self._is_index_behind:
+        if not self._index_lacks_positions:
             self._appender.rotate()
 
     def _write_flush(self, flush: Flush) -> None:
@@ -403,7 +403,7 @@ class BaseLedgerStorage(ABC):
             if flush.positions is None:
                 # Until the index has the positions, which may have to wait for space, no other record of the log
                 # exists.
-                self._is_index_behind = True
+                self._index_lacks_positions = True
                 flush.positions = self._append(half, np.concatenate([at for _, at in held]))
             positions = np.split(flush.positions, np.cumsum([len(at) for _, at in held])[:-1])
         headers = {header.ledger_id: header for header in flush.headers}
@@ -414,7 +414,7 @@ class BaseLedgerStorage(ABC):
         nothing = np.empty(0, np.int64)
         updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
         self.index.hold(updates)
-        self._is_index_behind = False
+        self._index_lacks_positions = False
         flush.is_held = True
 
     def _append(self, half: MemTable, addresses: np.ndarray) -> np.ndarray:

@@ -136,7 +136,8 @@ def _replayed(
             raise
         # Records before the mark may belong to deleted ledgers, whose keys are gone, too.
         damaged = ", ".join(marks.unreadable)
-        raise StorageDamaged(f"{error}; replay began at the first record there is, as {damaged} is damaged") from error
+        why = f"replay began at the first existing record, because {damaged} is damaged"
+        raise StorageDamaged(f"{error}; {why}") from error
 
 
 def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:

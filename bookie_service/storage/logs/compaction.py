@@ -120,7 +120,7 @@ class Compactor:
                     np.concatenate([ledger_bytes, window.sizes[live]]),
                 )
                 pace(0, 0)
-            if scan.end < scan.size and self._points_behind(log_id, scan.end, index, pace):
+            if scan.end < scan.size and self._points_after(log_id, scan.end, index, pace):
                 raise incomplete(scan, path)
             if scan.end < scan.size and self._store.any_in_doubt():
                 raise LogInDoubt(f"no entry begins at offset {scan.end} of {path}, and entries of a ledger may follow")
@@ -129,7 +129,7 @@ class Compactor:
             self._scanned[log_id] = facts
         return facts
 
-    def _points_behind(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
+    def _points_after(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
         """Return whether any position points into a log at `offset` or later."""
         for ledger_id in self._store.index.ledger_ids().tolist():
             for _, positions in index.extents(ledger_id):
@@ -215,7 +215,7 @@ class Compactor:
     def _check_whole(self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexView, pace: Pace) -> None:
         """Raise StorageDamaged unless all contents of the log were seen."""
         if scan.ledgers_map is None:
-            if scan.end < scan.size and self._points_behind(scan.log_id, scan.end, index, pace):
+            if scan.end < scan.size and self._points_after(scan.log_id, scan.end, index, pace):
                 raise incomplete(scan, path)
         elif scan.end != scan.items_end:
             raise incomplete(scan, path)
@@ -348,7 +348,7 @@ class Compactor:
 
         Raises:
             OSError: a file could not be read or written; the store must not be used.
-            StorageDamaged: the intent is of a later version.
+            StorageDamaged: the intent has a later version.
         """
         try:
             intent = self._read_intent()
