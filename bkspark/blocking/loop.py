@@ -53,8 +53,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def run(work: Callable[[], Awaitable[_T]]) -> _T:
+def run(work: Callable[[], Awaitable[_T]], tasks: list[asyncio.Task[Any] | None] | None = None) -> _T:
     """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it.
+
+    Args:
+        tasks: gets the task of the work as its only item when it begins; None: the caller does not need it.
 
     Raises:
         RuntimeError: it was called on the loop's own thread, where it would wait for itself for ever, or at interpreter
@@ -62,6 +65,8 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
     """
 
     async def call() -> _T:
+        if tasks is not None:
+            tasks[:] = [asyncio.current_task()]
         return await work()
 
     loop = _loop()
@@ -99,28 +104,25 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
     """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
     items, made_in = make(), os.getpid()
     closing = getattr(items, "aclose", None)
-    step: asyncio.Task[Any] | None = None
-
-    async def next_item() -> _T:
-        nonlocal step
-        step = asyncio.current_task()
-        return await items.__anext__()
+    steps: list[asyncio.Task[Any] | None] = []
 
     async def close() -> None:
         # A step that Ctrl-C interrupted may not have ended yet, and a generator that runs cannot be closed. Ctrl-C may
         # also have come before `run` could cancel the step.
-        if step is not None and not step.done():
-            if not step.cancelling():
-                step.cancel()
-            await asyncio.wait([step])
+        for step in steps:
+            if step is not None and not step.done():
+                if not step.cancelling():
+                    step.cancel()
+                await asyncio.wait([step])
         if closing is not None:
             await closing()
 
     try:
         while True:
-            check_process(made_in)
+            if made_in != os.getpid():  # here, and not in the function: it is called for each item
+                check_process(made_in)
             try:
-                item = run(next_item)
+                item = run(items.__anext__, steps)
             except StopAsyncIteration:
                 closing = None
                 return
