@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -53,11 +54,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def run(work: Callable[[], Awaitable[_T]], tasks: list[asyncio.Task[Any] | None] | None = None) -> _T:
+@dataclass(slots=True)
+class _Step:
+    """A call that `run` makes: `task` runs it on the loop, None before it begins."""
+
+    task: asyncio.Task[Any] | None = None
+
+
+def run(work: Callable[[], Awaitable[_T]], step: _Step | None = None) -> _T:
     """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it.
 
-    Args:
-        tasks: gets the task of the work as its only item when it begins; None: the caller does not need it.
+    `step`: gets the task that runs it.
 
     Raises:
         RuntimeError: it was called on the loop's own thread, where it would wait for itself for ever, or at interpreter
@@ -65,8 +72,8 @@ def run(work: Callable[[], Awaitable[_T]], tasks: list[asyncio.Task[Any] | None]
     """
 
     async def call() -> _T:
-        if tasks is not None:
-            tasks[:] = [asyncio.current_task()]
+        if step is not None:
+            step.task = asyncio.current_task()
         return await work()
 
     loop = _loop()
@@ -85,9 +92,13 @@ def check_process(made_in: int) -> None:
     its entries would take the ids of the parent's.
     """
     if made_in != os.getpid():
-        raise RuntimeError(
-            f"process {made_in} made this object, and only that process can use it: make clients after forking"
-        )
+        raise _made_elsewhere(made_in)
+
+
+def _made_elsewhere(made_in: int) -> RuntimeError:
+    return RuntimeError(
+        f"process {made_in} made this object, and only that process can use it: make clients after forking"
+    )
 
 
 def run_unless_leaving(work: Callable[[], Awaitable[object]], made_in: int) -> None:
@@ -104,25 +115,24 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
     """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
     items, made_in = make(), os.getpid()
     closing = getattr(items, "aclose", None)
-    steps: list[asyncio.Task[Any] | None] = []
+    step = _Step()
 
     async def close() -> None:
         # A step that Ctrl-C interrupted may not have ended yet, and a generator that runs cannot be closed. Ctrl-C may
         # also have come before `run` could cancel the step.
-        for step in steps:
-            if step is not None and not step.done():
-                if not step.cancelling():
-                    step.cancel()
-                await asyncio.wait([step])
+        if step.task is not None and not step.task.done():
+            if not step.task.cancelling():
+                step.task.cancel()
+            await asyncio.wait([step.task])
         if closing is not None:
             await closing()
 
     try:
         while True:
-            if made_in != os.getpid():  # here, and not in the function: it is called for each item
-                check_process(made_in)
+            if made_in != os.getpid():
+                raise _made_elsewhere(made_in)
             try:
-                item = run(items.__anext__, steps)
+                item = run(items.__anext__, step)
             except StopAsyncIteration:
                 closing = None
                 return
