@@ -107,7 +107,9 @@ class ReplicaReads:
         self._connection_index = connection_index
         """Which of the connections to a bookie is used; 0 is the shared one. Constant."""
         self._without_batch_reads: set[str] = set()
-        """Bookies that answer single reads, but closed the connection after a batch read. Grows."""
+        """Bookies that answer single reads, but closed the connection after the first batch read. Grows."""
+        self._with_batch_reads: set[str] = set()
+        """Bookies that have answered a batch read: they close a connection for other reasons. Grows."""
 
     async def prefix(self, bookie: str, entry_ids: np.ndarray, step: int, bytes_max: int) -> Part:
         """Return the entries before the first that the bookie does not return, and the status of that one.
@@ -123,10 +125,13 @@ class ReplicaReads:
                 first_entry, count = entry_ids.item(0), len(entry_ids)
                 batch = await channel.batch_read(self._ledger_id, first_entry, count, bytes_max, self._digest)
             except BookieUnavailable:
-                # A bookie too old for batch reads closes the connection. If it answers single reads, it is too old.
+                # A bookie too old for batch reads closes the connection. If it answers single reads, it is too old,
+                # unless it has answered a batch read before: then it was restarted, or the connection was lost.
                 part = (await self.some(bookie, entry_ids)).prefix()
-                self._without_batch_reads.add(bookie)
+                if bookie not in self._with_batch_reads:
+                    self._without_batch_reads.add(bookie)
                 return part
+            self._with_batch_reads.add(bookie)
             return batch.entries, batch.status
         return (await self.some(bookie, entry_ids if step == 1 else entry_ids[:STRIPED_SINGLES_MAX])).prefix()
 

@@ -147,7 +147,8 @@ class Auditor:
         delay_s = await self._recovery_delay_s()
         known, registered = await self._bookies()
         maintained, ends_s = await self._maintained()
-        verdict = self._lost.decide(known - maintained, registered, now_s, delay_s)
+        topology = (await self._context.watcher.replacements()).topology
+        verdict = self._lost.decide(known - maintained, registered, now_s, delay_s, topology.host_of)
         if verdict.audit or is_due:
             # A due check also finds bookies that ledgers name but that have neither cookie nor registration.
             listed = await self.audit(verdict.audit, self._is_still_elected)

@@ -1,13 +1,14 @@
 """Which bookies are lost, and for long enough to act. Decisions only.
 
-A bookie is lost while it has a cookie but is registered neither as writable nor as read-only. A single lost bookie has
-`lostBookieRecoveryDelay` to come back, as in a rolling restart. When a second one is lost, the auditor acts on all of
-them at once. An audited bookie is remembered until it comes back.
+A bookie is lost while it has a cookie but is registered neither as writable nor as read-only. The lost bookies of one
+host have `lostBookieRecoveryDelay` to come back, as in a rolling restart: they go and come together when the host
+restarts, and placement regards the host as one failure domain. When a bookie of another host is lost, too, the auditor
+acts on all of them at once. An audited bookie is remembered until it comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 
@@ -33,9 +34,19 @@ class LostBookies:
         """Lost bookies whose ledgers have all been listed; a subset of the keys of `_since_s`."""
 
     def decide(
-        self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float
+        self,
+        known: Collection[str],
+        registered: Collection[str],
+        now_s: float,
+        delay_s: float,
+        host_of: Callable[[str], str],
     ) -> AuditDecision:
-        """Return what to do about the bookies that are lost now. `now_s`: from a clock that never goes back."""
+        """Return what to do about the bookies that are lost now.
+
+        Args:
+            now_s: from a clock that never goes back.
+            host_of: returns the host of a bookie.
+        """
         lost = set(known) - set(registered)
         self._since_s = {bookie: self._since_s.get(bookie, now_s) for bookie in lost}
         self._audited &= lost
@@ -43,7 +54,7 @@ class LostBookies:
         if not waiting:
             return AuditDecision(frozenset(), None)
         oldest_s = min(self._since_s[bookie] for bookie in waiting)
-        if len(lost) > 1 or now_s - oldest_s >= delay_s:
+        if len(set(map(host_of, lost))) > 1 or now_s - oldest_s >= delay_s:
             return AuditDecision(frozenset(lost), None)
         return AuditDecision(frozenset(), oldest_s + delay_s - now_s)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ReadFailed
 from bkspark.ledger import recovery
 from bkspark.ledger.reader import SnapshotReader
+from bkspark.ledger.replica_reads import ReplicaReads
+from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.status import Status
-from tests.ledger.hostile import Asked, HostileBookie, World, play, reply, sealed
+from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, items, play, reply, sealed
 
 
 def closes_connection(request: protocol.Request) -> Iterable[protocol.Response]:
@@ -112,5 +115,31 @@ def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
                 await world.client().recover(ledger_id)
         # The step at the other bookie fails, too: the first error counts, and the loop reports none.
         assert reported == []
+
+    play(test)
+
+
+@pytest.mark.parametrize(("losses", "batch_reads"), [([False, True], 4), ([True] * 9, 1)])
+def test_bookie_that_has_answered_a_batch_read_is_not_too_old_for_them(losses: list[bool], batch_reads: int):
+    """A reader asked a bookie for one entry at a time after one restart, however much there was to read."""
+    lost = iter(losses)
+
+    def answer(asked: Asked) -> bytes:
+        if asked.opcode == v2.READ:
+            return reply(asked, body=sealed(asked.ledger_id, asked.entry_id))
+        if next(lost, False):
+            raise ConnectionError
+        return reply(asked, body=items(asked.ledger_id, asked.entry_id, 2))
+
+    async def test(world: World) -> None:
+        async with HostileBookie(answer) as bookie:
+            host, port = bookie.id.split(":")
+            pool = BookiePool(resolver({bookie.id: (host, int(port))}), NetOptions())
+            reads = ReplicaReads(pool, 5, DIGEST)
+            for _ in range(4):
+                entries, status = await reads.prefix(bookie.id, np.arange(2), 1, 10_000)
+                assert (len(entries), status) == (2, Status.EOK)
+            assert len([asked for asked in bookie.asked if asked.opcode == v2.BATCH_READ]) == batch_reads
+            await pool.close()
 
     play(test)
