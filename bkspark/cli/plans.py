@@ -228,7 +228,7 @@ async def until_mode(client: Client, bookie: str, state: str, ended: BookiePlan 
 
 
 async def _is_in(client: Client, bookie: str, plan: BookiePlan) -> bool:
-    """Return whether a plan is the reason that a bookie gives for being read-only, or it gives none."""
+    """Return whether a plan is the reason that a bookie gives for being read-only, or no reason is given."""
     reason = (await bookie_properties(client, bookie)).get("bkspark.reason", "")
     return not reason or reason.startswith(f"{plan.kind} by {one_line(plan.who)}"[:_COMPARED])
 
