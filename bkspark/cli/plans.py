@@ -15,6 +15,7 @@ from bkspark.cli.changes import record_by, this_operator
 from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
 from bkspark.cli.output import print_json, print_result, print_table, progress
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
+from bkspark.one_line import one_line
 from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 FOLLOWED_S_MAX = 20.0
 """How long a bookie may take to follow a plan."""
 POLL_S = 0.1
+_COMPARED = 100
+"""How many characters of a reason are compared with a plan: bookies cut long ones."""
 _DURATION = re.compile(r"(\d{1,9})([smhd]?)")
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -123,9 +126,9 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
         stored = await plans_of(client)
         if arguments.end:
-            await end_plan(stored, bookie, kind)
+            ended = await end_plan(stored, bookie, kind)
             await record_by(client, f"end the {kind} of bookie {bookie}")
-            await until_mode(client, bookie, "available")
+            await until_mode(client, bookie, "available", ended)
             facts = {"bookie": bookie, "kind": kind, "ended": True, "done": True}
             print_result(facts, f"{kind} of {bookie} is over", as_json=arguments.json)
             return 0
@@ -158,13 +161,14 @@ def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) ->
     return BookiePlan(bookie, kind, this_operator(), began, until, reason, **facts)
 
 
-async def end_plan(stored: BookiePlans, bookie: str, kind: str) -> None:
-    """End a plan. Raises ConfigurationError: there is no plan, or it has another kind."""
+async def end_plan(stored: BookiePlans, bookie: str, kind: str) -> BookiePlan:
+    """End a plan, and return it. Raises ConfigurationError: there is no plan, or it has another kind."""
     plan = await stored.find(bookie)
     if plan is None or plan.kind != kind:
         there = "there is no plan" if plan is None else f"the plan is {plan.kind}"
         raise ConfigurationError(f"no {kind} of {bookie} to end: {there}; `bkspark cluster plans` lists all")
     await stored.end(bookie)
+    return plan
 
 
 async def check_known(client: Client, bookie: str) -> None:
@@ -198,8 +202,11 @@ def refuse(arguments: argparse.Namespace, bookie: str, against: list[Reason]) ->
     return DEGRADED
 
 
-async def until_mode(client: Client, bookie: str, state: str) -> bool:
+async def until_mode(client: Client, bookie: str, state: str, ended: BookiePlan | None = None) -> bool:
     """Wait until a running bookie is registered as available or readonly; return whether it is.
+
+    Args:
+        ended: the plan that is over. A bookie that is read-only for another reason is not waited for.
 
     Raises:
         BookKeeperError: it runs, but does not follow the plan.
@@ -211,7 +218,7 @@ async def until_mode(client: Client, bookie: str, state: str) -> bool:
     while (found := (await registry.states()).get(bookie)) != state:
         if found in (None, "down"):
             return False
-        if state == "available" and not await _is_free(client, bookie):
+        if ended is not None and not await _is_in(client, bookie, ended):
             return False
         if time.monotonic() > deadline:
             raise BookKeeperError(
@@ -222,10 +229,10 @@ async def until_mode(client: Client, bookie: str, state: str) -> bool:
     return True
 
 
-async def _is_free(client: Client, bookie: str) -> bool:
-    """Return whether a plan is the only reason that a bookie gives for being read-only."""
+async def _is_in(client: Client, bookie: str, plan: BookiePlan) -> bool:
+    """Return whether a plan is the reason that a bookie gives for being read-only, or no reason is given."""
     reason = (await bookie_properties(client, bookie)).get("bkspark.reason", "")
-    return not reason or any(f"{kind} by " in reason for kind in ("maintenance", "drain", "quarantine"))
+    return not reason or reason.startswith(f"{plan.kind} by {one_line(plan.who)}"[:_COMPARED])
 
 
 async def bookie_properties(client: Client, bookie: str) -> dict[str, str]:

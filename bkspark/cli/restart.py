@@ -180,7 +180,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
             await stored.end(bookie)
         raise
     await stored.end(bookie)
-    await until_mode(client, bookie, "available")
+    await until_mode(client, bookie, "available", plan)
 
     async def not_yet() -> list[Reason]:
         return await _unhealthy(client, arguments.despite)

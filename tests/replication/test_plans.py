@@ -99,6 +99,24 @@ def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(
         assert console.json("cluster", "restart", holder, "--despite", "last_copy", *at)["done"] is True
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["an operator", "a full disk"])
+def test_end_of_a_plan_does_not_wait_for_another_reason(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console, full: bool
+) -> None:
+    """The command waited for 20 s and failed where an operator's reason looked like a plan."""
+    settings = {"diskUsageThreshold": "0.0001", "diskUsageWarnThreshold": "0.0001"} if full else {}
+    with GuestCluster(zookeeper, tmp_path, bookies=1, settings=settings) as cluster:
+        (bookie,) = cluster.bookies
+        at = ("--uri", cluster.uri)
+        if not full:
+            ledgers = next(path for path in bookie.dir.rglob("control")).parent.parent
+            command = [sys.executable, "-m", "bkspark.cli", "bookie", "--set", f"ledgerDirectories={ledgers}"]
+            subprocess.run([*command, "read-only", "drain by hand"], check=True, timeout=60, capture_output=True)
+        assert console.json("cluster", "maintenance", bookie.id, *at)["followed"] is True
+        assert console.json("cluster", "maintenance", bookie.id, "--end", *at)["ended"] is True
+        assert states(console, cluster.uri)[bookie.id] == "readonly"
+
+
 def test_bookie_in_quarantine_gets_no_new_ledger_and_keeps_its_writers(
     zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
 ) -> None:

@@ -16,8 +16,9 @@ from bookie_service.metrics.families import Registry
 
 Call = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Permit = Callable[[str, HttpRequest], Awaitable[None]]
-STEP_S = 0.0001
-"""How long a scrape is rendered before the event loop serves requests again."""
+STEP_S = 0.0003
+"""How long a scrape is rendered before the event loop serves requests again. Smaller steps cost more than they spare: a
+pause takes about 0.1 ms of processor time."""
 PAUSE_S = 0.001
 """How long it pauses then. Without a pause, the threads of the journals get the interpreter only when a millisecond is
 over (`share_interpreter`), several times for each add."""
