@@ -179,9 +179,7 @@ class BookieService:
             self._authorization,
         )
         acceptor = Acceptor(parts, self._connections)
-        self._listener = Listener(
-            listener, acceptor.accept, self._on_failure, partial(self._turns.begin_accepting, self)
-        )
+        self._listener = Listener(listener, acceptor.accept, self._on_failure, partial(self._turns.accept, self))
         self._listener.start()
         self._served = listener.getsockname()
 

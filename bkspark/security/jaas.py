@@ -70,6 +70,8 @@ def parse(text: str, properties: Mapping[str, str] | None = None) -> dict[str, t
     """
     if len(text) > FILE_CHARS_MAX:
         raise JaasError(f"it has {len(text)} characters, more than {FILE_CHARS_MAX}")
+    if text.startswith("\ufeff"):
+        raise JaasError("line 1: it begins with a byte order mark, which Java takes for a letter: remove it")
     tokens = _Tokens(text)
     sections: dict[str, tuple[LoginModule, ...]] = {}
     while not tokens.is_at_end:

@@ -10,8 +10,9 @@ wait in the queue, too (`must_queue`): otherwise each of them would have a turn 
 A run of requests that is served as arrays counts as one request, because it costs little more.
 
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
-steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. So thousands
-of new connections do not delay a known client.
+steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. While a
+client is served as its requests come, accepting one connection and closing one that makes room for others are such
+steps, too, so none of them makes a turn long. So thousands of new connections do not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
 
@@ -118,10 +120,12 @@ class Turns:
         """The same for peers that are not known yet, by their address."""
         self._is_called = False
         """Whether `_run` is planned."""
+        self._accept: GoOn | None = None
+        """Accepts a connection; None: none is known to wait. Set by `accept`."""
         self._has_accepted = False
-        """Whether connections were accepted since the last `_run`: then newcomers wait for the next one."""
-        self._has_stepped = False
-        """Whether a newcomer had a step since connections were last accepted."""
+        """Whether a connection was accepted since a newcomer had a step."""
+        self._leaving: deque[Callable[[], None]] = deque()
+        """Closes connections that make room for others."""
         self._prompt: Hashable = None
         """The owner that `note` named last."""
         self._prompt_until = self._prompts_until = 0.0
@@ -134,19 +138,29 @@ class Turns:
             return Turn(self.clock, limits.requests, now + limits.seconds, limits.frames)
         return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
-    def begin_accepting(self, owner: Hashable) -> Turn | None:
-        """Return a turn for accepting connections; None: not in this turn of the event loop.
+    def accept(self, owner: Hashable, callback: GoOn) -> None:
+        """Call `callback(turn)`, which accepts connections.
 
-        While another owner is served as its requests come, a turn of the event loop either accepts one connection or,
-        if newcomers wait, takes one of their steps: a flood of connections must not make turns long.
+        While another owner is served as its requests come, one connection is accepted at the end of a turn of the event
+        loop, in alternation with newcomers' steps. The last callback counts: call again while connections wait.
         """
         now, limits = self.clock(), self._limits
-        if not self._is_shared(owner, now):
-            return Turn(self.clock, limits.long_requests, now + limits.long_seconds)
-        if self._newcomers and not self._has_stepped:
-            return None
-        self._has_accepted, self._has_stepped = True, False
-        return Turn(self.clock, 1, now + limits.seconds)
+        if self._is_shared(owner, now):
+            self._accept = callback
+            self._call()
+        else:
+            callback(Turn(self.clock, limits.long_requests, now + limits.long_seconds))
+
+    def close(self, owner: Hashable, callback: Callable[[], None]) -> None:
+        """Call back, to close a connection that makes room: at once, or as the next step after those of known clients.
+
+        It is a step of its own while another owner is served as its requests come.
+        """
+        if self._is_shared(owner, self.clock()):
+            self._leaving.append(callback)
+            self._call()
+        else:
+            callback()
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came: it has nothing in the queue."""
@@ -196,19 +210,32 @@ class Turns:
             self._run_first(self._waiting)
             if self.clock() >= end:
                 break
-        if self._newcomers and self._has_accepted:
-            self._call()
+        self._take_a_step()
+
+    def _take_a_step(self) -> None:
+        """Do one thing for peers that are not known yet."""
+        if self._leaving:
+            step = self._leaving.popleft()
+        elif self._accept is not None and not (self._newcomers and self._has_accepted):
+            turn = Turn(self.clock, 1, self.clock() + self._limits.seconds)
+            step, self._accept, self._has_accepted = partial(self._accept, turn), None, True
         elif self._newcomers:
-            self._has_stepped = True
+            self._has_accepted = False
             self._run_first(self._newcomers)
-        self._has_accepted = False
+            return
+        else:
+            return
+        if self._leaving or self._newcomers:
+            # Planned before the step, because the step may raise.
+            self._call()
+        step()
 
     def _run_first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> None:
         owner, callbacks = queue.popitem(last=False)
         callback = callbacks.popleft()
         if callbacks:
             queue[owner] = callbacks
-        if self._waiting or self._newcomers:
+        if self._waiting or self._newcomers or self._leaving:
             # Planned before the callback, because the callback may raise.
             self._call()
         callback(self.begin(owner))

@@ -212,7 +212,7 @@ class Connection:
             self._receive_buffer.end = 0
         else:
             self._go_on(self._turns.begin(self))
-        if not self._waiting:
+        if not self._waiting and self._is_known:
             self._turns.note(self)
         if self._tls_socket is not None:
             self._receive_held_later(self._tls_socket)
@@ -322,6 +322,10 @@ class Connection:
         """
         logger.warning("closed the connection from %s: %s", self._peer(), why, extra={"kind": kind or no_digits(why)})
         self.close()
+
+    def make_room(self, why: str) -> None:
+        """Close the connection and log the reason, as a step of its own: it costs as much as accepting one."""
+        self._turns.close(self, lambda: self.give_up(why) if self.is_open else None)
 
     def close(self) -> None:
         """Drop the connection and all unsent bytes."""

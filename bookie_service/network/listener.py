@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 
 from bkspark.log_limit import no_digits
-from bookie_service.engine.turns import ENDLESS, Turn
+from bookie_service.engine.turns import ENDLESS, GoOn, Turn
 from bookie_service.network.connection import Connection, ConnectionParts
 from bookie_service.network.connections import Connections
 
@@ -32,21 +32,21 @@ class Listener:
         listening: socket.socket,
         on_accepted: Callable[[socket.socket, str], None],
         on_failure: Callable[[BaseException], None],
-        begin_turn: Callable[[], Turn | None] = lambda: ENDLESS,
+        take_turn: Callable[[GoOn], None] = lambda accept: accept(ENDLESS),
     ) -> None:
-        """`listening` is bound; `start` makes it listen. `begin_turn()` returns None if nothing may be accepted now."""
+        """`listening` is bound; `start` makes it listen. `take_turn(accept)` calls `accept(turn)`, now or later."""
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._on_accepted = on_accepted
         self._on_failure = on_failure
-        self._begin_turn = begin_turn
+        self._take_turn = take_turn
         self._timer: asyncio.TimerHandle | None = None
         """The timer that ends a pause; None: there is no pause."""
 
     def start(self) -> None:
         self._socket.setblocking(False)
         self._socket.listen(_BACKLOG)
-        self._loop.add_reader(self._socket, self._accept)
+        self._loop.add_reader(self._socket, self._take_turn, self._accept)
 
     def close(self) -> None:
         """Accept no more, and close the socket. A second call does nothing."""
@@ -57,9 +57,8 @@ class Listener:
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
-    def _accept(self) -> None:
-        turn = self._begin_turn()
-        if turn is None:
+    def _accept(self, turn: Turn) -> None:
+        if self._socket.fileno() < 0:
             return
         for _ in range(_ACCEPTED_PER_TURN):
             try:
@@ -81,7 +80,7 @@ class Listener:
                 return
 
     def _accept_again(self) -> None:
-        self._loop.add_reader(self._socket, self._accept)
+        self._loop.add_reader(self._socket, self._take_turn, self._accept)
 
 
 class Acceptor:

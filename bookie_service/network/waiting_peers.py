@@ -16,8 +16,8 @@ class WaitingPeer(Protocol):
     def address(self) -> str:
         """The address of the peer's machine."""
 
-    def give_up(self, why: str) -> None:
-        """Close the connection and log the reason."""
+    def make_room(self, why: str) -> None:
+        """Close the connection and log the reason, soon."""
 
 
 class WaitingPeers:
@@ -61,4 +61,4 @@ class WaitingPeers:
     def _give_up(self, peers: dict[WaitingPeer, None], why: str) -> None:
         oldest = next(iter(peers))
         self.discard(oldest)
-        oldest.give_up(f"its {self._what} is the oldest unfinished one, and {why}")
+        oldest.make_room(f"its {self._what} is the oldest unfinished one, and {why}")

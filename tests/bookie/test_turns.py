@@ -192,7 +192,7 @@ def test_demanding_owner_queues_while_another_is_served_as_its_requests_come(loo
     assert not turns.must_queue("flood", is_demanding=True)
 
 
-def test_connections_are_accepted_one_at_a_time_and_newcomers_have_every_second_turn(loop: Loop) -> None:
+def test_connections_are_accepted_one_at_a_time_in_alternation_with_newcomers_steps(loop: Loop) -> None:
     """Otherwise a flood of connections makes each turn long, for clients that are served as their requests come."""
     turns = Turns(loop.call_last, lambda: loop.now)
     turns.note("prompt")
@@ -201,38 +201,58 @@ def test_connections_are_accepted_one_at_a_time_and_newcomers_have_every_second_
     for number in range(6):
         turns.go_on_with_newcomer("10.0.0.9", named(f"step {number}"))
     for _ in range(8):
-        turn = turns.begin_accepting("listener")
-        if turn is not None:
-            while not turn.is_over:
-                done.append("accepted")
-                turn.spend()
+        turns.accept("listener", accepting_all(done))
         loop.turn()
-    assert done == ["step 0", "accepted", "step 1", "accepted", "step 2", "accepted", "step 3", "accepted"]
+    assert done == ["accepted", "step 0", "accepted", "step 1", "accepted", "step 2", "accepted", "step 3"]
+
+
+def accepting_all(done: list[str]) -> Callable[[Turn], None]:
+    """Return a callback that accepts connections until its turn is over."""
+
+    def accept(turn: Turn) -> None:
+        while not turn.is_over:
+            done.append("accepted")
+            turn.spend()
+
+    return accept
 
 
 def test_connections_are_accepted_in_each_turn_where_no_newcomer_waits_and_freely_where_no_client_is_prompt(
     loop: Loop,
 ) -> None:
     turns = Turns(loop.call_last, lambda: loop.now, LONG)
-    assert how_long(loop, accepting(turns)) == 4.0
+    given: list[Turn] = []
+    turns.accept("listener", given.append)
+    assert how_long(loop, given.pop()) == 4.0
     turns.note("prompt")
     for _ in range(3):
-        turn = accepting(turns)
+        turns.accept("listener", given.append)
+        assert not given, "sockets that are ready come first"
+        loop.turn()
+        turn = given.pop()
         turn.spend()
         assert turn.is_over
-        loop.turn()
-    # A newcomer after them waits for one turn at most.
+    # A newcomer after them does not wait for one more.
     done: list[str] = []
     turns.go_on_with_newcomer("10.0.0.9", serving(loop, done)("step"))
+    turns.accept("listener", given.append)
     loop.turn()
-    loop.turn()
-    assert done == ["step"]
+    assert (done, given) == (["step"], [])
 
 
-def accepting(turns: Turns) -> Turn:
-    turn = turns.begin_accepting("listener")
-    assert turn is not None
-    return turn
+def test_connection_that_makes_room_is_closed_at_once_or_as_the_next_step(loop: Loop) -> None:
+    """Closing one costs as much as accepting one: both in one turn would make it long."""
+    turns = Turns(loop.call_last, lambda: loop.now)
+    done: list[str] = []
+    turns.close("first", lambda: done.append("closed"))
+    assert done == ["closed"]
+    turns.note("prompt")
+    turns.go_on_with_newcomer("10.0.0.9", serving(loop, done)("step"))
+    turns.accept("listener", accepting_all(done))
+    turns.close("second", lambda: done.append("closed"))
+    for _ in range(3):
+        loop.turn()
+    assert done == ["closed", "closed", "accepted", "step"]
 
 
 def test_an_owner_with_much_in_the_queue_waits_for_each_other_owner(loop: Loop) -> None:

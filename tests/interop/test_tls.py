@@ -6,6 +6,7 @@ read real JKS, so it has a file that is called JKS and is PKCS12, as keytool wri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.security.certificates import Authority, Leaf, to_jks
 pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
 STORE_PASSWORD = "changeit"
-CASES = (("PEM", "v2"), ("PEM", "v3"), ("PKCS12", "v2"), ("JKS", "v3"))
+CASES = tuple(itertools.product(("PEM", "PKCS12", "JKS"), ("v2", "v3")))
 EACH_CASE = pytest.mark.parametrize(("kind", "protocol"), CASES)
 COVERING = pytest.mark.long_except(
     *("PEM-v2", "PKCS12-v2", "JKS-v3"), reason="the others have each format of stores and both protocols"

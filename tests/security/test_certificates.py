@@ -6,6 +6,7 @@ import contextlib
 import logging
 import shutil
 import ssl
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,12 +88,39 @@ def test_password_of_a_store_is_trimmed_as_in_apaches_bookies(leaf: Leaf, passwo
     TlsContext(TlsOptions(key_store=leaf.pkcs12(SECRET), key_store_password_path=password), is_server=True)
 
 
-@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 def test_encrypted_pem_key_is_read_with_the_password_of_its_file(leaf: Leaf, password: str, end: bytes) -> None:
     Path(password).write_bytes(SECRET + end)
     options = of_bookie(leaf, key_store_password_path=password)
     leaf.pem(SECRET)
     TlsContext(options, is_server=True)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["pkcs8", "-topk8", "-v2", "aes-256-cbc"],
+        ["pkcs8", "-topk8", "-scrypt"],
+        ["pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES"],
+        ["ec", "-aes256"],
+    ],
+    ids=["PBES2", "scrypt", "PBES1", "before PKCS8"],
+)
+def test_each_way_to_encrypt_a_pem_key_is_read_and_a_wrong_password_is_a_clear_error(
+    leaf: Leaf, password: str, how: list[str]
+) -> None:
+    options = of_bookie(leaf, key_store_password_path=password)
+    clear, encrypted = str(options.key_store), leaf.directory / "encrypted.key"
+    words = ["openssl", *how, "-in", clear, "-out", str(encrypted), "-passout", f"pass:{SECRET.decode()}"]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    options = replace(options, key_store=str(encrypted))
+    TlsContext(options, is_server=True)
+    for wrong in (b"", b"\r\n", b"wr0ng", SECRET + b" ", SECRET + b"\n\n" + SECRET, b"x" * 5000, b"\xff\0"):
+        Path(password).write_bytes(wrong)
+        with pytest.raises(ConfigurationError, match="readable with the password in tlsKeyStorePasswordPath") as caught:
+            TlsContext(options, is_server=True)
+        assert "\n" not in str(caught.value)
+        assert "wr0ng" not in str(caught.value)
 
 
 def test_trust_store_of_keytool_is_read(authority: Authority, tmp_path: Path) -> None:

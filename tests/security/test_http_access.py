@@ -11,6 +11,7 @@ import json
 import logging
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -407,6 +408,32 @@ def test_garbage_and_plain_http_at_a_port_of_tls_close_the_connection_alone(tmp_
                 peer.shutdown(socket.SHUT_WR)
                 assert b"HTTP" not in peer.makefile("rb").read()
         assert ask(port, "GET", "/read", client_context(authority))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["-tls1_2"], "no renegotiation"),
+        (["-tls1_1"], "Cipher is (NONE)"),
+        (["-tls1_2", "-cipher", "aNULL:eNULL@SECLEVEL=0"], "Cipher is (NONE)"),
+    ],
+    ids=["renegotiation", "TLS 1.1", "no certificate"],
+)
+def test_neither_renegotiation_nor_what_is_weak_is_served(tmp_path: Path, flags: list[str], said: str) -> None:
+    """`openssl s_client` renegotiates at a line R. Bookies' ports have the same contexts."""
+    authority = Authority(tmp_path)
+    with served(HttpOptions(tls=tls(authority.issue("bookie")))) as port:
+        done = subprocess.run(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", authority.pem, *flags],
+            input=b"R\nGET /open HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        shown = (done.stdout + done.stderr).decode(errors="replace")
+        assert said in shown
+        assert "HTTP/1.1 200" not in shown
+        assert ask(port, "GET", "/open", client_context(authority))[0] == 200
 
 
 def test_a_flood_of_handshakes_leaves_the_event_loop_to_others(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_section_may_have_no_module_and_several() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("\ufeffA { B required; };", "line 1: it begins with a byte order mark"),
         ("A", "line 1: the text ends where '{' is missing"),
         ("A {", "line 1: the text ends where '}' is missing"),
         ("A { };\nA { };", "line 2: a second section 'A'"),

@@ -19,9 +19,12 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.start_tls import encode_start_tls
+from bookie_service.network.tls_handshakes import ListenerTls
 from bookie_service.network.tls_socket import CLEAR_MESSAGES_MAX, TlsSocket
 from tests.bookie.serving import DIGEST, KEY, Peer, Serving, adds, stored
+from tests.bookie.simulated_connections import ServedBookie
 from tests.polling import wait_until
+from tests.security.authorized import ask
 from tests.security.certificates import UNREADABLE_NAME, Authority, Leaf
 from tests.security.peers import Middle, StandIn
 from tests.security.tls_serving import (
@@ -408,6 +411,15 @@ def test_oldest_unfinished_handshake_of_an_address_makes_room(tmp_path: Path, au
             assert honest.add(1, 0, PAYLOADS) == [v2.Status.EOK] * 3
         for peer in stuck:
             peer.close()
+
+
+def test_peer_that_has_proved_nothing_does_not_make_turns_short(leaf: Leaf) -> None:
+    """Otherwise handshakes are taken one by one where no client is disturbed by them, and new clients wait for long."""
+    served = ServedBookie(tls=ListenerTls(listener(leaf)))
+    assert ask(served, served.connect(), encode_start_tls(7))
+    assert not served.turns.must_queue("another", is_demanding=True)
+    assert ask(served, served.connect(), adds(1, 0, [b"x"]))
+    assert served.turns.must_queue("another", is_demanding=True)
 
 
 def test_handshake_of_too_many_bytes_is_closed(bookie: Serving) -> None:

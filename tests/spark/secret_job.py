@@ -4,12 +4,13 @@ python -m tests.spark.secret_job URI FOLDER
 
 `FOLDER/private` has the files `password`, `keys`, `wrong-keys`, `bad-keys` and `hadoop-password`, which becomes the
 credential `bookkeeper.password` of the key store `store.jceks`. The environment gives BKSPARK_PASSWORD, and
-OPTION_PASSWORD and SQL_PASSWORD for option `password`. When all is done it prints DONE, and ends when its standard
-input does.
+OPTION_PASSWORD and SQL_PASSWORD for option `password`; CLOSED, WRONG_LOGIN and WRONG_KEY are options for a cluster with
+TLS and SASL, as JSON. When all is done it prints DONE, and ends when its standard input does.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -46,12 +47,15 @@ class SecretJob:
         self.of_environment: dict[str, str] = {}
         self.of_option = {"password": os.environ["OPTION_PASSWORD"], "digestType": "mac"}
         self.of_statement = {"password": os.environ["SQL_PASSWORD"]}
+        names = ("CLOSED", "WRONG_LOGIN", "WRONG_KEY")
+        self.of_closed, self.wrong_login, self.wrong_key = (json.loads(os.environ[name]) for name in names)
 
     def run(self) -> None:
         """Succeed with each way to give secrets, and fail in many ways."""
         add_credential(self._spark, "bookkeeper.password", (self._folder / "private" / "hadoop-password").read_text())
         of_hadoop = {"passwordFile": distribute_credential(self._spark, "bookkeeper.password")}
         ways = {"file": self.of_file, "environment": self.of_environment, "option": self.of_option, "hadoop": of_hadoop}
+        ways["closed"] = self.of_closed
         for name, options in ways.items():
             self._batch(name, options)
         self._stream("file", self.of_file)
@@ -140,6 +144,8 @@ class SecretJob:
                 .mode("append")
                 .save()
             ),
+            "wrong login": lambda: self._read("closed", self.wrong_login).count(),
+            "wrong password of a key": lambda: self._read("closed", self.wrong_key).count(),
             "misspelt": lambda: self._read("file", {"pasword": self.of_option["password"]}).count(),
             "failing task": failing_task,
             "failing query": failing_query,

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import pytest
 
 from bkspark.blocking import Client
 from bkspark.ledger.encryption import EncryptionOptions
+from bkspark.security.client_keys import PROVIDER, PROVIDER_CLASS
+from bkspark.tls.options import FACTORY_CLASS
 from bkspark.wire.digest import master_key
 from bkspark.wire.encrypted_entries import EncryptionRecord
 from bookie_service.formats.entry_log import parse_file_name
+from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster
 from tests.key_files import new_key_file
 from tests.secret_scan import SecretScanner, process_arguments
+from tests.security.certificates import Authority
+from tests.security.sasl_serving import USER, jaas_file, jaas_text
 from tests.spark.secret_job import DONE
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow]
@@ -33,12 +41,74 @@ def password(name: str) -> str:
     return f'{name} & "{os.urandom(6).hex()}" <%+/\\> \u00fc'
 
 
+class ClosedCluster:
+    """A cluster with TLS and SASL, and files of secrets with which a client may use it, or may not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.secrets = {
+            name: os.urandom(9).hex().encode() for name in ("right login", "wrong login", "key", "wrong key")
+        }
+        authority = Authority(folder)
+        client = authority.issue("client")
+        key, chain = client.pem(self.secrets["key"])
+        self.secrets["private key"] = client.key.private_numbers().private_value.to_bytes(32, "big")
+        for name in ("key", "wrong key"):
+            (folder / name).write_bytes(self.secrets[name] + b"\n")
+        users = {USER: self.secrets["right login"].decode()}
+        for name in ("right login", "wrong login"):
+            jaas_file(folder / name, jaas_text(users, password=self.secrets[name].decode()))
+        self._tls = {"tlsProviderFactoryClass": FACTORY_CLASS, "tlsTrustStore": authority.pem}
+        self._keys = {
+            **self._tls,
+            "tlsClientAuthentication": "true",
+            "tlsKeyStore": key,
+            "tlsCertificatePath": chain,
+            PROVIDER: PROVIDER_CLASS,
+        }
+        bookie_key, bookie_chain = authority.issue("bookie").pem()
+        self._settings = {
+            **self._tls,
+            "tlsRequired": "true",
+            "tlsClientAuthentication": "true",
+            "tlsKeyStore": bookie_key,
+            "tlsCertificatePath": bookie_chain,
+            KEY: SASL_CLASS,
+            "authenticationRequired": "true",
+            "saslJaasConfig": str(folder / "right login"),
+        }
+        self.uri = ""
+        """Set by `running`."""
+        self.directory = folder
+        """The files of the bookies. Set by `running`."""
+
+    @contextlib.contextmanager
+    def running(self, directory: Path) -> Iterator[Self]:
+        """Start and end the bookies, whose files are in a directory."""
+        with Cluster(directory, settings=self._settings) as cluster:
+            self.uri, self.directory = cluster.uri, cluster.dir
+            yield self
+
+    def options(self, login: str = "right login", key: str = "key") -> dict[str, str]:
+        """Return the options of a client with some of the secrets."""
+        named = {"saslJaasConfig": str(self.folder / login), "tlsKeyStorePasswordPath": str(self.folder / key)}
+        return {"uri": self.uri, **self._keys, **named}
+
+    def client_file(self) -> Path:
+        """Write the options as a client's file."""
+        path = self.folder / "client.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.options().items() if key != "uri"))
+        return path
+
+
 class Run:
     """A folder with files of secrets, and what programs that use them leave beside."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder = folder
         self.cluster = cluster
+        self.closed: ClosedCluster
+        """Set once its bookies run."""
         self.secrets = folder / "private"
         self.output = folder / "output"
         for path in (self.secrets, self.output, folder / "home", folder / "tmp"):
@@ -64,6 +134,9 @@ class Run:
             "BKSPARK_PASSWORD": self.passwords["environment"],
             "OPTION_PASSWORD": self.passwords["option"],
             "SQL_PASSWORD": self.passwords["sql"],
+            "CLOSED": json.dumps(self.closed.options()),
+            "WRONG_LOGIN": json.dumps(self.closed.options(login="wrong login")),
+            "WRONG_KEY": json.dumps(self.closed.options(key="wrong key")),
         }
 
     def program(self, name: str, *command: object, **environment: str) -> subprocess.Popen[bytes]:
@@ -100,6 +173,7 @@ class Run:
             found[f"MAC key of {name}"] = hashlib.sha1(b"mac" + text.encode()).digest()
         for line in Path(self.keys).read_text().splitlines():
             found[f"key {line.split()[0]}"] = base64.b64decode(line.split()[1])
+        found |= {f"{name} of the closed cluster": secret for name, secret in self.closed.secrets.items()}
         return found | self.ledger_keys()
 
     def findings(self) -> list[str]:
@@ -111,9 +185,10 @@ class Run:
         for line in self.arguments:
             found += scanner.in_bytes(line, "arguments of a process")
         # An entry log is named like a program's log, and only its bookie's user may read it.
-        for log in self.cluster.dir.rglob("*.log"):
-            if not log.is_relative_to(self.cluster.dir / "zookeeper") and parse_file_name(log.name) is None:
-                found += scanner.in_file(log)
+        for directory in (self.cluster.dir, self.closed.directory):
+            for log in directory.rglob("*.log"):
+                if not log.is_relative_to(directory / "zookeeper") and parse_file_name(log.name) is None:
+                    found += scanner.in_file(log)
         return sorted(map(str, found))
 
 
@@ -133,8 +208,11 @@ def wait_for(run: Run, process: subprocess.Popen[bytes], name: str, last_line: b
 
 
 @pytest.fixture
-def complete(tmp_path: Path, cluster: Cluster) -> Run:
-    return Run(tmp_path / "run", cluster)
+def complete(tmp_path: Path, cluster: Cluster) -> Iterator[Run]:
+    run = Run(tmp_path / "run", cluster)
+    (run.secrets / "closed").mkdir()
+    with ClosedCluster(run.secrets / "closed").running(tmp_path / "bookies") as run.closed:
+        yield run
 
 
 def commands(run: Run) -> None:
@@ -156,6 +234,18 @@ def commands(run: Run) -> None:
         ("wrong", 1, "log", "read", "searched-lines", *wrong),
         ("bad", 2, "log", "read", "searched-lines", *bad),
         ("unknown", 2, "log", "reed", "searched-lines", *given),
+        ("closed", 0, "log", "list", "--uri", run.closed.uri, "--client-config", run.closed.client_file()),
+        (
+            "closed-read",
+            0,
+            "log",
+            "read",
+            "searched-closed",
+            "--uri",
+            run.closed.uri,
+            "--client-config",
+            run.closed.client_file(),
+        ),
     ):
         process = run.program(f"command-{name}", "bkspark.cli", *command)
         run.note_arguments(process)
