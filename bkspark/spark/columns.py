@@ -275,8 +275,7 @@ class RowAssembler:
             else:
                 _check_raw(column, name, options)
                 payload.append(column)
-                if column.name != options.corrupt_record:
-                    self.payload_columns.add(schema[index])
+                self.payload_columns.add(schema[index])
         self._format = options.payload_format or "raw"
         # By index among the payload's columns: those for which no entry has had a value yet.
         self._unseen = (

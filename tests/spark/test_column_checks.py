@@ -131,6 +131,21 @@ def test_a_column_that_is_not_null_and_was_removed_ends_the_stream_and_no_row_is
         reader.partitions(start, end)
 
 
+def test_a_log_may_have_a_column_with_the_name_of_corrupt_records(
+    cluster: Cluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a copy of what a PERMISSIVE read returned has it."""
+    log = WrittenLog(cluster, client)
+    log.write(StructType().add("id", "integer").add("_corrupt_record", "string"), entry(id=1, _corrupt_record="x"))
+    source = BookKeeperDataSource(log.options)
+    reader = source.reader(source.schema())
+    with caplog.at_level(logging.WARNING):
+        partitions = reader.partitions()
+    assert caplog.text == ""
+    found = [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+    assert found == [{"id": 1, "_corrupt_record": "x"}]
+
+
 def test_a_named_column_of_another_type_is_refused_with_the_type_to_name(cluster: Cluster, client: Client) -> None:
     log = WrittenLog(cluster, client)
     log.write(ID, entry(id=1))
