@@ -84,8 +84,8 @@ class Decoder(ABC):
                     )
         if self._corrupt_index >= 0 and schema.field(self._corrupt_index).type not in (pa.binary(), pa.string()):
             raise ConfigurationError(
-                f"column '{corrupt_record}' must be a string or binary, as mode PERMISSIVE puts malformed payloads into "
-                "it: name another column by option 'columnNameOfCorruptRecord'"
+                f"column '{corrupt_record}' must be a string or binary, as mode PERMISSIVE puts malformed payloads "
+                "into it: name another column by option 'columnNameOfCorruptRecord'"
             )
 
     @abstractmethod
