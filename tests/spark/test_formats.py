@@ -9,7 +9,6 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
-
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from bkspark.entries import EntryBatch
