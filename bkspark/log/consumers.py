@@ -219,8 +219,12 @@ def state_of_unreadable(name: str, error: BookKeeperError) -> ConsumerState:
 
 
 def first_needed(consumers: Sequence[Consumer], start: Position) -> list[Position]:
-    """Return the positions of readers whose next entry is still in the log."""
-    return [consumer.position for consumer in consumers if consumer.position >= start]
+    """Return the position of the first entry that each reader still needs.
+
+    A log that was truncated or overwritten may begin after a reader's position: the reader needs what is left. It may
+    have read what is gone, as it moves its registration later.
+    """
+    return [max(consumer.position, start) for consumer in consumers]
 
 
 async def behind(open_ledger: OpenListed, snapshot: LogSnapshot, position: Position, end: Position) -> tuple[int, int]:

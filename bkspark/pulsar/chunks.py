@@ -94,7 +94,8 @@ class ChunkGatherer:
         except ValueError:
             return
         pending = self._pending.get(wanted)
-        if uuid != wanted or pending is None or facts != pending.facts:
+        # Chunk 0 begins the message: earlier ones are of another message of that name.
+        if uuid != wanted or pending is None or facts != pending.facts or 0 in pending.parts:
             return
         if chunk == pending.count - 1:
             # The message was complete before this point: its chunk taken last is a repetition.
@@ -119,9 +120,9 @@ class ChunkGatherer:
             pending.first = (int(entries.ledger_ids[row]), int(entries.entry_ids[row]))
 
     def lacks(self, uuid: str) -> bool:
-        """Return whether chunks are missing of a message whose last chunk was taken."""
+        """Return whether chunks are missing of a message whose last chunk was taken, and may be found earlier."""
         pending = self._pending.get(uuid)
-        return pending is not None and not pending.is_dropped and len(pending.parts) < pending.count
+        return pending is not None and not pending.is_dropped and 0 not in pending.parts
 
     def join(self, uuid: str) -> Joined | None:
         """Return a message whose last chunk was taken, and forget it; None if the chunk was a repetition.

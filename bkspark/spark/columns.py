@@ -97,6 +97,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             incomplete and lose nulls (variant).
     """
     for column in schema:
+        if _has_namesakes(column.dataType):
+            raise ConfigurationError(
+                f"column '{column.name}' has type {column.dataType.simpleString()}, and a struct with several members "
+                "of one name cannot be exchanged with Python sources: rename them"
+            )
         if _holds(column.dataType, lambda kind: isinstance(kind, VariantType)):
             raise ConfigurationError(
                 f"column '{column.name}' has type {column.dataType.simpleString()}, which no "
@@ -118,6 +123,15 @@ def _holds(kind: DataType, is_meant: Callable[[DataType], bool]) -> bool:
     if isinstance(kind, MapType):
         return _holds(kind.keyType, is_meant) or _holds(kind.valueType, is_meant)
     return is_meant(kind)
+
+
+def _has_namesakes(kind: DataType) -> bool:
+    """Return whether a type is, or has within it, a struct with several members of one name."""
+    if isinstance(kind, StructType):
+        return len(set(kind.names)) < len(kind) or any(_has_namesakes(member.dataType) for member in kind)
+    if isinstance(kind, ArrayType):
+        return _has_namesakes(kind.elementType)
+    return isinstance(kind, MapType) and (_has_namesakes(kind.keyType) or _has_namesakes(kind.valueType))
 
 
 def _is_too_precise(kind: DataType) -> bool:
@@ -275,8 +289,7 @@ class RowAssembler:
             else:
                 _check_raw(column, name, options)
                 payload.append(column)
-                if column.name != options.corrupt_record:
-                    self.payload_columns.add(schema[index])
+                self.payload_columns.add(schema[index])
         self._format = options.payload_format or "raw"
         # By index among the payload's columns: those for which no entry has had a value yet.
         self._unseen = (

@@ -212,10 +212,14 @@ def fits(found: DataType, wanted: DataType) -> bool:
 
 
 def reads_as(stored: DataType, wanted: DataType) -> bool:
-    """Return whether values of `stored` can be read as `wanted`; members that `wanted` lacks are left out."""
+    """Return whether values of `stored` can be read as `wanted`. Members that `wanted` lacks are left out, members that
+    `stored` lacks are null.
+    """
     if isinstance(stored, StructType) and isinstance(wanted, StructType):
         has = {member.name: member.dataType for member in stored}
-        return all(member.name not in has or reads_as(has[member.name], member.dataType) for member in wanted)
+        return all(
+            reads_as(has[member.name], member.dataType) if member.name in has else member.nullable for member in wanted
+        )
     if isinstance(stored, ArrayType) and isinstance(wanted, ArrayType):
         return reads_as(stored.elementType, wanted.elementType)
     if isinstance(stored, MapType) and isinstance(wanted, MapType):

@@ -38,6 +38,7 @@ RAW, ARROW = "raw", "arrow"
 PAYLOAD_FORMAT_KEY = "bkspark.payload_format"
 """Custom metadata of a ledger that Spark writes: the payload format of its entries."""
 FAILFAST = MalformedMode.FAILFAST.value
+_LOAD_AGAIN = "load again, which finds the columns (a stream: start the query again)"
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,12 @@ class ColumnCheck:
         entries = Finder(stored.columns)
         for column in self._columns:
             match = entries.find(column.name)
-            if match is not None and not self._is_readable(match.dataType, column):
+            if match is None:
+                self._check_absent(log, column, position)
+            elif not self._is_readable(match.dataType, column):
                 stored_type = match.dataType.simpleString()
                 remedy = (
-                    "load again, which finds the columns (a stream: start the query again), or name them by .schema()"
+                    f"{_LOAD_AGAIN}, or name them by .schema()"
                     if options.columns_inferred
                     else f"name it {stored_type} in .schema(), or leave that out, which finds the columns"
                 )
@@ -169,6 +172,15 @@ class ColumnCheck:
                 position,
             )
         return bool(more)
+
+    def _check_absent(self, log: str, column: StructField, position: Position) -> None:
+        """Raise SchemaMismatch if a column that this read found as NOT NULL is not in the log any more: all rows would
+        be malformed."""
+        if self._options.columns_inferred and not column.nullable:
+            raise SchemaMismatch(
+                f"column '{column.name}' is not in log {log} from {position} on, and this read has it NOT NULL: "
+                f"{_LOAD_AGAIN}"
+            )
 
     def _is_readable(self, stored: DataType, wanted: StructField) -> bool:
         if self._options.columns_inferred:

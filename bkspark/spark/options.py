@@ -66,10 +66,12 @@ _ENCRYPTION_KEYS = "encryption_key_file"
 _PASSWORD = "ledger_password"
 """The field of `password` and `passwordFile`."""
 
-VIEWS = ("ledgers", "logs", "bookies", "fragments", "consumers", "topics", "topicLedgers", "subscriptions")
-_OF_INSPECTION = frozenset(
-    {"uri", "inspect", "password", "passwordfile", "pulsaruri", "pulsarconfigurationuri", "bookkeeper"}
-).union(option.name.lower().partition(".")[0] for option in (*TLS_OPTIONS, *SASL_OPTIONS, *ZOOKEEPER_OPTIONS))
+PULSARS_VIEWS = ("topics", "topicLedgers", "subscriptions")
+VIEWS = ("ledgers", "logs", "bookies", "fragments", "consumers", *PULSARS_VIEWS)
+_PULSARS = frozenset({"pulsaruri", "pulsarconfigurationuri"})
+_OF_INSPECTION = frozenset({"uri", "inspect", "password", "passwordfile", "bookkeeper", *_PULSARS}).union(
+    option.name.lower().partition(".")[0] for option in (*TLS_OPTIONS, *SASL_OPTIONS, *ZOOKEEPER_OPTIONS)
+)
 # What Spark itself puts among the options of a streaming sink.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 
@@ -588,6 +590,9 @@ def _check_selection(options: SourceOptions) -> None:
         if chosen[0] == "log" and chosen[1] in SELECT_TOPICS:
             remedy += f": '{chosen[1]}' names what to read of Pulsar, 'log' all else, and alone where to write"
         raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: {remedy}")
-    if options.inspect is not None and (others := options.given - _OF_INSPECTION):
+    without_effect = options.given - _OF_INSPECTION
+    if options.inspect not in PULSARS_VIEWS:
+        without_effect |= options.given & _PULSARS
+    if options.inspect is not None and (others := without_effect):
         name = _BY_USE[min(others)].name
-        raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect': remove it")
+        raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect' {options.inspect}: remove it")

@@ -232,6 +232,20 @@ async def test_a_registered_reader_keeps_what_it_has_not_read(cluster, clock, lo
 
 
 @with_log
+async def test_a_reader_keeps_what_a_truncation_beyond_its_position_left(cluster, clock, log, ledgers) -> None:
+    """A query moves its registration after it has read: it loses nothing by a truncation up to what it has read."""
+    cluster.store.now_ms = clock.now_ms
+    await log.set_retention(age_s=86_400 * 0.5)
+    ends = [batch.end async for batch in log.read()]
+    reader = await log.register_consumer("etl", ends[3], expiry_s=86_400)
+    await log.truncate(ends[4])
+    assert await log.expire() == 0
+    assert await read_all(log) == numbers(50, 100)
+    await reader.move(ends[6])
+    assert await log.expire() == 2
+
+
+@with_log
 async def test_a_limit_out_of_bounds_is_refused_by_its_argument(cluster, clock, log, ledgers) -> None:
     for limit in ({"bytes": 0}, {"bytes": -1}, {"bytes": "10g"}, {"bytes": 1.5}, {"age_s": 0}, {"age_s": "7d"}):
         (name,) = limit

@@ -49,11 +49,18 @@ class WrittenLog:
     def write(self, columns: StructType, *entries: bytes) -> None:
         stored = StoredSchema("arrow", schema_text(columns))
         change = SchemaChange(stored, self._base)
-        log = Log(connect(SourceOptions.parse(self.options)).asynchronous, self.options["log"])
+        log = self._log()
         run(lambda: log.publish([], schema=change))
         self._base = stored.name
         with self._client.log(self.options["log"]).open_for_writing() as writer:
             writer.append_many(list(entries))
+
+    def overwrite(self) -> None:
+        log = self._log()
+        run(lambda: log.overwrite([]))
+
+    def _log(self) -> Log:
+        return Log(connect(SourceOptions.parse(self.options)).asynchronous, self.options["log"])
 
 
 def test_added_columns_are_logged_with_their_position_and_left_out(
@@ -87,6 +94,56 @@ def test_a_type_that_changed_ends_the_stream_with_the_position_and_the_remedy(cl
         reader.partitions(start, end)
     again = BookKeeperDataSource({**log.options, "startingOffsets": "earliest"})
     assert again.schema() == StructType().add("id", "long")
+
+
+def test_a_member_that_is_not_null_and_was_removed_makes_its_column_another_one(
+    cluster: Cluster, client: Client
+) -> None:
+    member = StructType().add("a", "integer", nullable=False).add("b", "integer")
+    log = WrittenLog(cluster, client)
+    log.write(StructType().add("s", member), entry(s={"a": 1, "b": 2}))
+    source = BookKeeperDataSource({**log.options, "failOnDataLoss": "false", "startingOffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    log.overwrite()
+    log.write(StructType().add("s", StructType().add("b", "integer")), entry(s={"b": 3}))
+    with pytest.raises(SchemaMismatch, match=r"column 's' is struct<b:int> in log .*start the query again"):
+        reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_a_column_that_is_not_null_and_was_removed_ends_the_stream_and_no_row_is_dropped(
+    cluster: Cluster, client: Client, mode: str
+) -> None:
+    """The log was overwritten: each of its rows lacks the column, and would be malformed."""
+    log = WrittenLog(cluster, client)
+    log.write(StructType().add("id", "integer", nullable=False), entry(id=1))
+    options = {**log.options, "mode": mode, "failOnDataLoss": "false"}
+    source = BookKeeperDataSource({**options, "startingOffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    log.overwrite()
+    log.write(StructType().add("name", "string"), entry(name="x"))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(
+        SchemaMismatch, match=r"'id' is not in log .* from \{.*and this read has it NOT NULL: load again"
+    ):
+        reader.partitions(start, end)
+
+
+def test_a_log_may_have_a_column_with_the_name_of_corrupt_records(
+    cluster: Cluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a copy of what a PERMISSIVE read returned has it."""
+    log = WrittenLog(cluster, client)
+    log.write(StructType().add("id", "integer").add("_corrupt_record", "string"), entry(id=1, _corrupt_record="x"))
+    source = BookKeeperDataSource(log.options)
+    reader = source.reader(source.schema())
+    with caplog.at_level(logging.WARNING):
+        partitions = reader.partitions()
+    assert caplog.text == ""
+    found = [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+    assert found == [{"id": 1, "_corrupt_record": "x"}]
 
 
 def test_a_named_column_of_another_type_is_refused_with_the_type_to_name(cluster: Cluster, client: Client) -> None:

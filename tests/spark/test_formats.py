@@ -9,9 +9,11 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.columns import arrow_schema
 from bkspark.spark.formats.arrow import schema_of
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of
@@ -237,6 +239,14 @@ def test_raw_takes_only_the_column_value(names):
 def test_column_names_that_repeat_are_refused_before_any_row(format_name):
     with pytest.raises(ConfigurationError, match="repeat"):
         encoder_of(format_name, pa.schema([("a", pa.int64()), ("a", pa.int64())]), 1, 1)
+
+
+def test_names_of_members_that_repeat_are_refused_with_their_column():
+    """Spark itself fails in a task, and names the members only."""
+    kind = StructType().add("x", "integer").add("x", "integer")
+    for nested in (kind, ArrayType(kind), MapType(StringType(), kind)):
+        with pytest.raises(ConfigurationError, match=r"column 'c' has type .*several members of one name"):
+            arrow_schema(StructType().add("c", nested))
 
 
 def test_type_without_a_place_in_the_format_is_refused_before_any_row():

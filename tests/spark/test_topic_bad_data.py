@@ -121,3 +121,11 @@ def test_malformed_entry_does_not_hide_the_chunks_beside_it_from_another_task(
     topic.ledger([first, b"damaged", second, *numbered(0), last])
     for tasks in (1, 5):
         assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0", b"abc"]
+
+
+def test_chunks_before_the_first_one_of_a_message_are_not_of_this_message(topic: StoredTopic, read: Callable) -> None:
+    """A producer that starts again may use a name again. A chunk of the second message is missing."""
+    first, second = (chunked(Message(value), 1, 1) for value in (b"abc", b"xyz"))
+    topic.ledger([first[0], first[1], second[0], *numbered(0), second[2]])
+    for tasks in (1, 5):
+        assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0"]

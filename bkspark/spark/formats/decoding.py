@@ -83,7 +83,10 @@ class Decoder(ABC):
                         "use mode FAILFAST or DROPMALFORMED, or let the column be null"
                     )
         if self._corrupt_index >= 0 and schema.field(self._corrupt_index).type not in (pa.binary(), pa.string()):
-            raise ConfigurationError(f"column '{corrupt_record}' must be a string or binary")
+            raise ConfigurationError(
+                f"column '{corrupt_record}' must be a string or binary, as mode PERMISSIVE puts malformed payloads "
+                "into it: name another column by option 'columnNameOfCorruptRecord'"
+            )
 
     @abstractmethod
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
