@@ -162,17 +162,17 @@ def test_a_closed_connection_does_not_stand_between_others_and_room() -> None:
     assert (slow.is_open, last.is_open) == (False, True)
 
 
-def test_who_waits_to_send_is_told_of_the_end_of_the_connection() -> None:
+def test_who_waits_to_send_is_called_when_the_connection_ends() -> None:
     served = ServedBookie()
     connection = served.connections[silent(served)]
     connection.send((bytes(2 << 20),))
-    told: list[bool] = []
-    connection.when_taking(lambda: told.append(connection.is_open))
+    called: list[bool] = []
+    connection.when_taking(lambda: called.append(connection.is_open))
     served.turn()
-    assert told == []
+    assert called == []
     connection.close()
     served.turn()
-    assert told == [False]
+    assert called == [False]
 
 
 def test_a_closed_connection_owes_and_is_owed_nothing() -> None:
