@@ -150,7 +150,7 @@ def silent(served: ServedBookie) -> SimulatedSocket:
     return connected
 
 
-def test_a_closed_connection_does_not_stand_between_others_and_room() -> None:
+def test_a_closed_connection_does_not_keep_others_from_room() -> None:
     served = ServedBookie()
     served.memory_budget = MemoryBudget(served.loop, LIMIT, LIMIT)  # type: ignore[arg-type]
     gone, slow, last = (served.connections[silent(served)] for _ in range(3))
