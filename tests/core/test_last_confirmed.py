@@ -57,3 +57,11 @@ def test_first_failure_is_what_the_error_names():
     with pytest.raises(ReadFailed, match="the first") as caught:
         core.result()
     assert caught.value.bookie == "b2"
+
+
+def test_explicit_lac_proves_that_its_entry_is_there():
+    core = asked()
+    core.on_explicit_lac(9)
+    core.on_nothing(0)
+    core.on_nothing(1)
+    assert (core.result().lac, core.result().lap) == (9, 9)

@@ -200,6 +200,7 @@ def test_sync_waits_for_all_that_has_no_gap_below_it_though_the_window_is_full(t
     async def test(cluster):
         client = cluster.client(writer=WriterOptions(pending_entries_max=1))
         writer = AdvancedLedgerWriter(await client.create())
+        assert await writer.sync() == -1, "nothing was submitted yet"
         submitting = [asyncio.ensure_future(writer.submit(entry_id, [payload(entry_id)])) for entry_id in range(20)]
         await asyncio.sleep(0)
         assert await writer.sync() == writer.last_entry == 19

@@ -11,7 +11,7 @@ from bkspark.client import Client
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NotEnoughBookies
 from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from tests.ledger.in_process import InProcessCluster, run
@@ -229,3 +229,35 @@ def test_ledger_has_three_copies_of_which_two_are_waited_for_unless_asked_otherw
             writer.abandon()
 
     with_cluster(test, "a:1", "b:1", "c:1", "d:1")
+
+
+class ChangingTree(MemoryTree):
+    """A session in which something happens right after a node was read, once."""
+
+    def __init__(self, store, path, change):
+        session = store.session()
+        super().__init__(store, session.session_id, session.session_timeout_s)
+        self.path, self.change = path, change
+        self.reads = 0
+
+    async def get(self, path):
+        found = await super().get(path)
+        self.reads += path == self.path
+        if path == self.path and self.change is not None:
+            change, self.change = self.change, None
+            await change()
+            await asyncio.sleep(0)
+        return found
+
+
+def test_rack_map_is_read_once_and_again_if_it_changes_meanwhile():
+    async def test(cluster):
+        await cluster.put_racks({"b:1": "/old"})
+        tree = ChangingTree(cluster.store, "/ledgers/bookies", lambda: cluster.put_racks({"b:1": "/new"}))
+        watcher = cluster.watcher(tree)
+        await watcher.candidates(1)
+        for _ in range(4):
+            assert (await watcher.candidates(1)).topology.racks["b:1"] == "/new"
+        assert tree.reads == 2
+
+    with_cluster(test, "b:1")

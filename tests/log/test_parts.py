@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 from dataclasses import replace
 
 import pytest
 
+from bkspark.client import Client
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.ids import ENTRY_ID_MAX
 from bkspark.log import formats, publication, schemas, times
@@ -18,6 +20,7 @@ from bkspark.log.positions import parse_place
 from bkspark.log.retention import decode_consumer
 from bkspark.log.times import OPEN_MARKS_MAX, Mark, OpenTimes, TimeIndex, TimePageRef
 from bkspark.log.writer import LedgerOptions
+from bkspark.metadata.memory import MemoryStore
 from tests.log.test_formats import EXAMPLE
 from tests.log.world import World, in_world
 
@@ -68,6 +71,15 @@ def test_publisher_is_a_name_a_version_and_perhaps_a_query(publisher: object) ->
         publication.check_publisher_argument(publisher)
     publication.check_publisher_argument(("q", 1))
     publication.check_publisher_argument(("q", 1, "id"))
+
+
+def test_question_about_something_that_is_not_a_publisher_is_refused_before_the_log_is_read() -> None:
+    async def ask() -> None:
+        async with Client("zk://127.0.0.1:2181/ledgers", tree=MemoryStore().session()) as client:
+            await client.log("clicks").has_published(("q",))  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigurationError, match="publisher must be a query id and an epoch"):
+        asyncio.run(ask())
 
 
 def test_entries_are_published_once_and_of_closed_ledgers_alone() -> None:

@@ -210,3 +210,9 @@ def test_what_is_written_is_read_back_and_damage_is_noticed() -> None:
     ):
         with pytest.raises(ValueError):
             times.index_from_json(value)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[" * 100_000, b"\xff"])
+def test_node_of_times_that_is_not_json_is_an_error_that_says_so(data: bytes) -> None:
+    with pytest.raises(ValueError, match="it is not JSON"):
+        times.decode_open(data, 3)

@@ -1,0 +1,197 @@
+"""Memory of connections, step by step: who continues when there is room, who gives way, what a closed one leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
+from bkspark.wire.status import Status
+from bookie_service.network.memory_budget import UNFINISHED_S, MemoryBudget
+from tests.bookie.serving import adds
+from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, SteppedLoop
+from tests.bookie.v3_peer import PIGGYBACK, request
+from tests.security.authorized import ALL_RIGHTS, AuthorizedBookie, Metadata
+
+LIMIT = 1 << 20
+HALF = LIMIT // 2
+
+
+class Receiver:
+    """A connection as the budget sees it: its memory is given back when it is given up."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self.held = 0
+        self.resumed = 0
+        self.why = ""
+
+    def take(self, size: int) -> None:
+        assert self._budget.take(size)
+        self.held += size
+
+    def keep_reply(self, size: int) -> bool:
+        is_kept = self._budget.keep_reply(self, size)
+        self.held += size * is_kept
+        return is_kept
+
+    def go_on_receiving(self) -> None:
+        self.resumed += 1
+
+    def give_up(self, why: str) -> None:
+        self.why = why
+        self._budget.forget(self)
+        if "replies" in why:
+            self._budget.replies.give(self.held)
+        else:
+            self._budget.give_back(self.held)
+        self.held = 0
+
+
+@pytest.fixture
+def loop() -> SteppedLoop:
+    return SteppedLoop()
+
+
+@pytest.fixture
+def budget(loop: SteppedLoop) -> MemoryBudget:
+    return MemoryBudget(loop, LIMIT, LIMIT)  # type: ignore[arg-type]
+
+
+def waiting(budget: MemoryBudget, *wanted: int) -> list[Receiver]:
+    """Return connections that wait for this much room each."""
+    found = [Receiver(budget) for _ in wanted]
+    for receiver, size in zip(found, wanted):
+        budget.wait(receiver, size)
+    return found
+
+
+# ---- received bytes ----
+
+
+def test_room_is_given_to_as_many_as_it_has_room_for(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    holder = Receiver(budget)
+    holder.take(LIMIT)
+    first, second, third = waiting(budget, HALF + 1, HALF, HALF - 1)
+    budget.give_back(LIMIT)
+    loop.turn()
+    assert [each.resumed for each in (first, second, third)] == [1, 0, 1]
+
+
+def test_exactly_the_room_that_is_wanted_is_enough(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    Receiver(budget).take(LIMIT)
+    (receiver,) = waiting(budget, 1000)
+    budget.give_back(999)
+    loop.turn()
+    assert not receiver.resumed
+    budget.give_back(1)
+    loop.turn()
+    assert receiver.resumed == 1
+    budget.give_back(1000)
+    loop.turn()
+    assert receiver.resumed == 1, "it is called once"
+
+
+def test_an_unfinished_frame_has_the_age_of_its_beginning(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    """Each further byte of a frame is another beginning of the same frame."""
+    slow = Receiver(budget)
+    slow.take(LIMIT)
+    budget.begin_frame(slow)
+    loop.now = UNFINISHED_S - 0.1
+    budget.begin_frame(slow)
+    waiting(budget, 1000)
+    assert not slow.why
+    loop.now = UNFINISHED_S + 0.3
+    loop.turn()
+    assert "its frame is unfinished" in slow.why
+
+
+def test_a_frame_that_ended_in_time_is_not_given_up(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    slow = Receiver(budget)
+    slow.take(LIMIT)
+    budget.begin_frame(slow)
+    budget.end_frame(slow)
+    waiting(budget, 1000)
+    loop.now = 2 * UNFINISHED_S
+    loop.turn()
+    assert not slow.why
+
+
+# ---- replies ----
+
+
+def test_the_peer_that_took_nothing_for_longest_gives_way(budget: MemoryBudget) -> None:
+    first, second, third = (Receiver(budget) for _ in range(3))
+    assert first.keep_reply(HALF)
+    assert second.keep_reply(HALF)
+    budget.note_taken(first, HALF)
+    assert third.keep_reply(HALF)
+    assert (first.why, third.why) == ("", "")
+    assert "it has read no replies for longest" in second.why
+
+
+def test_a_peer_that_took_everything_does_not_give_way(budget: MemoryBudget) -> None:
+    first, second = Receiver(budget), Receiver(budget)
+    assert first.keep_reply(HALF)
+    budget.replies.give(HALF)
+    budget.note_taken(first, 0)
+    assert second.keep_reply(LIMIT)
+    assert not second.keep_reply(1), "it is itself the one that took nothing for longest"
+    assert (first.why, second.why) == ("", "")
+
+
+# ---- closed connections ----
+
+
+def silent(served: ServedBookie) -> SimulatedSocket:
+    """Return a connection whose peer takes no replies."""
+    connected = served.connect()
+    connected.takes = 0
+    return connected
+
+
+def test_a_closed_connection_does_not_keep_others_from_room() -> None:
+    served = ServedBookie()
+    served.memory_budget = MemoryBudget(served.loop, LIMIT, LIMIT)  # type: ignore[arg-type]
+    gone, slow, last = (served.connections[silent(served)] for _ in range(3))
+    gone.send((bytes(HALF),))
+    gone.close()
+    assert served.memory_budget.replies.used == 0
+    slow.send((bytes(HALF + 1),))
+    last.send((bytes(HALF),))
+    assert (slow.is_open, last.is_open) == (False, True)
+
+
+def test_who_waits_to_send_is_called_when_the_connection_ends() -> None:
+    served = ServedBookie()
+    connection = served.connections[silent(served)]
+    connection.send((bytes(2 << 20),))
+    called: list[bool] = []
+    connection.when_taking(lambda: called.append(connection.is_open))
+    served.turn()
+    assert called == []
+    connection.close()
+    served.turn()
+    assert called == [False]
+
+
+def test_a_closed_connection_owes_and_is_owed_nothing() -> None:
+    served = ServedBookie()
+    connected = served.connect()
+    connected.received += adds(5, 0, [b"one"])
+    served.turns_until(lambda: bool(connected.sent))
+    polling = served.connect()
+    connection = served.connections[polling]
+    poll = request(protocol.READ_ENTRY, 7, ledgerId=5, entryId=-1, previousLAC=0, timeOut=60_000, flag=PIGGYBACK)
+    polling.received += v3.encode_message(poll)
+    served.turns_until(lambda: served.bookie.owes(connection))
+    connection.close()
+    assert not served.bookie.owes(connection)
+
+
+def test_a_closed_connection_has_no_rights() -> None:
+    bookie = AuthorizedBookie(ALL_RIGHTS.replace("token:root", "anonymous"), Metadata())
+    connection = bookie.served.connections[bookie.connect()]
+    assert bookie.authorization.status_of(connection, 5) == Status.EOK
+    connection.close()
+    assert bookie.authorization.status_of(connection, 5) == Status.EUA
