@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -24,18 +23,13 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.items import item
 
 STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, append=AppendOptions(8192), open_files_max=8)
 UNLIMITED = CollectionOptions(
     minor=CompactionLevel(0.2, 3600), major=CompactionLevel(0.8, 86_400), entries_per_s=0, bytes_per_s=0
 )
 KEY = b"k" * 20
-
-
-def item(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
-    """Return an entry as logs hold it; its bytes depend on its ids and size alone."""
-    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([(ledger_id * 7 + entry_id) % 251]) * size
-    return struct.pack(">i", len(entry)) + entry
 
 
 def without_limits(entries: int, size: int) -> None:
