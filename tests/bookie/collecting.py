@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import LocalFiles
@@ -129,6 +130,10 @@ class Bench:
         """Delete ledgers in the metadata store."""
         self.cluster.existing -= set(ledger_ids)
 
+    def callbacks(self, **more: Any) -> CollectorCallbacks:
+        """Return what this bench does for a collector; failures are ignored."""
+        return CollectorCallbacks(self.flush_all, lambda error: None, **more)
+
     def collect(
         self, options: CollectionOptions = UNLIMITED, *, forced: bool = True, room: DiskRoom = DiskRoom.ENOUGH
     ) -> PassReport:
@@ -136,7 +141,7 @@ class Bench:
 
         async def run() -> PassReport:
             collector = GarbageCollector(
-                self.store, self.compactor, self.cluster, options, self.flush_all, lambda error: None, lambda: room
+                self.store, self.compactor, self.cluster, options, self.callbacks(room=lambda: room)
             )
             try:
                 return await collector.run_pass(forced)
@@ -162,13 +167,7 @@ class Bench:
         """`collect_in_passes`, or passes that are asked for, on an event loop."""
         now_s = 0.0
         collector = GarbageCollector(
-            self.store,
-            self.compactor,
-            self.cluster,
-            options,
-            self.flush_all,
-            lambda error: None,
-            clock_s=lambda: now_s,
+            self.store, self.compactor, self.cluster, options, self.callbacks(), clock_s=lambda: now_s
         )
         total = PassReport()
         try:

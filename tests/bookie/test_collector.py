@@ -14,7 +14,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
 from bookie_service.gc import garbage_collector
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
@@ -36,10 +36,7 @@ class Task:
             bench.compactor,
             bench.cluster,
             options,
-            self._flush,
-            self.failures.append,
-            lambda: self.room,
-            on_dropped=self.dropped.append,
+            CollectorCallbacks(self._flush, self.failures.append, lambda: self.room, on_dropped=self.dropped.append),
         )
 
     async def _flush(self) -> None:

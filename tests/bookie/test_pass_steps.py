@@ -35,11 +35,8 @@ class Clocked:
             bench.compactor,
             bench.cluster,
             options,
-            bench.flush_all,
-            lambda error: None,
-            lambda: self.room,
+            bench.callbacks(room=lambda: self.room, on_dropped=self.dropped.append),
             clock_s=lambda: self.now_s,
-            on_dropped=self.dropped.append,
         )
 
 
