@@ -43,7 +43,7 @@ from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.formats import index as index_format
 from bookie_service.gc.collection_options import CollectionOptions
-from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.network.event_loop import share_interpreter, spare_collections
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
@@ -172,7 +172,7 @@ async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passe
         entries_per_s=0,
         bytes_per_s=0,
     )
-    collector = GarbageCollector(store, compactor, metadata_view, options, flush, fail)
+    collector = GarbageCollector(store, compactor, metadata_view, options, CollectorCallbacks(flush, fail))
     clock, took_s, reports = Clock(), [], []
     for number in range(passes):
         began, before_s = time.monotonic(), time.process_time()

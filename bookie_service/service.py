@@ -26,7 +26,7 @@ from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector, GarbageView
 from bookie_service.metrics.families import Registry
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
@@ -279,13 +279,11 @@ class BookieService:
             storage.store,
             storage.compactor,
             metadata_view,
-            self._options.collection,
-            self._flush,
-            self._on_failure,
-            lambda: self._disks.room,
-            self._look_at_disks,
+            collection,
+            CollectorCallbacks(
+                self._flush, self._on_failure, lambda: self._disks.room, self._look_at_disks, self._forget_facts
+            ),
             copies_at_once=len(self._options.ledger_directories),
-            on_dropped=self._forget_facts,
         )
         self._collector.start()
 

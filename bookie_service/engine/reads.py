@@ -43,6 +43,8 @@ from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage, Look
 
 logger = logging.getLogger(__name__)
 
+ABSENT_COST = 1 / 16
+"""The cost of an answer for an absent ledger, in requests."""
 _LAC = struct.Struct(">q")
 
 Fetch = Callable[[FileRange, Callable[[Fetched], None]], None]
@@ -239,7 +241,7 @@ class Reading(ABC):
         """Reduce to the next `count` requests, copied out of the receive buffer."""
         assert count == len(self)
 
-    def refuse_after(self, count: int, status: int) -> None:
+    def refuse_beyond(self, count: int, status: int) -> None:
         """Answer the requests after the next `count` ones with a status."""
         if not count:
             self.refuse(status)
@@ -354,7 +356,7 @@ class Reads:
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
             self.refused += len(reading) - room
-            reading.refuse_after(room, Status.ETOOMANYREQUESTS)
+            reading.refuse_beyond(room, Status.ETOOMANYREQUESTS)
         if room:
             reading.received_ns = reading.received_ns or self._times.received_ns
             reading.keep(min(room, len(reading)))

@@ -16,21 +16,19 @@ from bkspark.errors import StorageDamaged
 from bkspark.security.authorization import READ
 from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.status import Status
-from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
+from bookie_service.engine.reads import ABSENT_COST, Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.responses import ReadResponseEncoder
 from bookie_service.engine.turns import Turn
 from bookie_service.metrics.requests import READ_ENTRY
 from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 from bookie_service.storage.ledgers.interface import Ledger, LookResult
 
-_ROWS_PER_LOOK = 8192
-"""Requests that are sorted by ledger at once: sorting all of them in each turn would cost more than the turn."""
 logger = logging.getLogger(__name__)
 
+_ROWS_PER_LOOK = 8192
+"""Requests that are sorted by ledger at once: sorting all of them in each turn would cost more than the turn."""
 _LEDGERS_PER_LOOK = 16
 """Ledgers that are looked up together. Absent ones are answered together, at the price of a few requests."""
-_ABSENT_COST = 1 / 16
-"""The cost of an answer for an absent ledger, in requests."""
 
 
 @dataclass(slots=True)
@@ -80,9 +78,9 @@ class SingleReads(Reading):
         self._ends = []
 
     def refuse(self, status: int) -> None:
-        self.refuse_after(0, status)
+        self.refuse_beyond(0, status)
 
-    def refuse_after(self, count: int, status: int) -> None:
+    def refuse_beyond(self, count: int, status: int) -> None:
         first = self.row + count
         refusal = self._refusal(first, len(self.entry_ids), status)
         self.encoder, self.ledger_ids, self.entry_ids = (
@@ -119,7 +117,7 @@ class SingleReads(Reading):
             absent = self._count_absent(view) if self._was_absent else 0
             if absent:
                 self._answer_missing(self._ends[self._run + absent - 1] - self.row, Status.ENOLEDGER, parts)
-                turn.spend(absent * _ABSENT_COST)
+                turn.spend(absent * ABSENT_COST)
                 continue
             if len(self) == 1 or self.row < self._odd_end:
                 room -= self._answer_one(view, fetched, parts)

@@ -63,6 +63,24 @@ class GarbageView(DeletedLedgersView, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CollectorCallbacks:
+    """What a bookie does for its collector. All are called on the event loop.
+
+    flush: `flush()` returns when everything added before is in entry logs and index.
+    on_failure: `on_failure(error)`: the index or the list of logs may be half changed, and the process must end.
+    room: `room()` returns the room of the ledger directories.
+    on_no_space: `on_no_space()`: a compaction found a disk full.
+    on_dropped: `on_dropped(ledger id)`: a ledger was dropped.
+    """
+
+    flush: Callable[[], Awaitable[None]]
+    on_failure: Callable[[BaseException], None]
+    room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH
+    on_no_space: Callable[[], None] = lambda: None
+    on_dropped: Callable[[int], None] = lambda ledger_id: None
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     """A caller of `collect` that waits for the report of its pass."""
 
@@ -88,36 +106,23 @@ class GarbageCollector:
         compactor: Compactor,
         metadata_view: GarbageView,
         options: CollectionOptions,
-        flush: Callable[[], Awaitable[None]],
-        on_failure: Callable[[BaseException], None],
-        room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH,
-        on_no_space: Callable[[], None] = lambda: None,
+        callbacks: CollectorCallbacks,
+        *,
         clock_s: Callable[[], float] = time.monotonic,
         copies_at_once: int = 1,
-        on_dropped: Callable[[int], None] = lambda ledger_id: None,
     ) -> None:
         """Create a collector; `start` begins its passes.
 
         Args:
-            flush: `flush()` returns when everything added before is in entry logs and index.
-            on_failure: `on_failure(error)`: the index or the list of logs may be half changed, and the process must
-                end.
-            room: `room()` returns the room of the ledger directories.
-            on_no_space: `on_no_space()`: a compaction found a disk full.
             clock_s: `clock_s()` returns seconds, for the time between passes and between compactions.
             copies_at_once: how many logs, of different ledger directories, compaction copies at the same time.
-            on_dropped: `on_dropped(ledger id)`: a ledger was dropped.
         """
         self._store = store
         self._compactor = compactor
         self._metadata_view = metadata_view
         self._options = options
         """The options in force. Replaced by `set_options`."""
-        self._flush = flush
-        self._on_failure = on_failure
-        self._room = room
-        self._on_no_space = on_no_space
-        self._on_dropped = on_dropped
+        self._callbacks = callbacks
         self._thread = ThreadPoolExecutor(1, "collector")
         self._copiers = ThreadPoolExecutor(copies_at_once, "compaction") if copies_at_once > 1 else None
         self._stopping = threading.Event()
@@ -230,7 +235,7 @@ class GarbageCollector:
             return
         except Exception as error:
             _fail(waiting, f"garbage collection failed, which ends the bookie: {error}")
-            self._on_failure(error)
+            self._callbacks.on_failure(error)
         finally:
             _fail(waiting + self._waiting, "the bookie stopped before garbage was collected")
 
@@ -247,9 +252,9 @@ class GarbageCollector:
         self.status.is_forced = is_forced
         await self._apart(self._store.keep_records)
         # Entries that a full disk cannot take wait in memory and in the journal. Garbage is deleted nevertheless.
-        is_flushed = is_forced and self._room() is not DiskRoom.FULL
+        is_flushed = is_forced and self._callbacks.room() is not DiskRoom.FULL
         if is_flushed:
-            await self._flush()
+            await self._callbacks.flush()
         self._store.watch.begin()
         try:
             await self._drop_deleted(report, is_forced)
@@ -312,7 +317,7 @@ class GarbageCollector:
         async for ledger_id in _in_turns(ledger_ids):
             for each in self._store.drop([ledger_id]):
                 dropped.append(each)
-                self._on_dropped(each)
+                self._callbacks.on_dropped(each)
         report.dropped_ledgers += len(dropped)
         await self._apart(self._store.sync_dropped, dropped)
         await self._apart(self._store.limbo.end, dropped)
@@ -329,7 +334,7 @@ class GarbageCollector:
 
     def _level(self, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
         """Return the compaction of this pass, and record its time."""
-        options, now, room = self._options, self._clock_s(), self._room()
+        options, now, room = self._options, self._clock_s(), self._callbacks.room()
         status, when_full = self.status, options.compact_when_full
         minor = gc_policy.OFF if status.is_minor_suspended else options.minor
         major = gc_policy.OFF if status.is_major_suspended else options.major
@@ -479,7 +484,7 @@ class GarbageCollector:
             if not may_be_repeated(error):
                 raise
             self._keep(report, f"entry log {intent.old_id:x} stays beside its copy for now: {error}")
-            self._on_no_space()
+            self._callbacks.on_no_space()
             return False
         await self._remove(intent.old_id, report)
         await self._apart(self._compactor.forget_intent)

@@ -12,15 +12,13 @@ from bkspark.security.authorization import READ
 from bkspark.wire import v3, v3_lacs
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
+from bookie_service.engine.reads import ABSENT_COST, Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.metrics.requests import READ_LAC
 from bookie_service.storage.io.byte_source import Fetched, FileRange
 from bookie_service.storage.ledgers.interface import Ledger
 
 _LEDGERS_PER_LOOK = 8
-_ABSENT_COST = 1 / 16
-"""The cost of an answer for an absent ledger, in requests."""
 
 
 @dataclass(slots=True)
@@ -47,9 +45,9 @@ class LacReads(Reading):
         self.row = 0
 
     def refuse(self, status: int) -> None:
-        self.refuse_after(0, status)
+        self.refuse_beyond(0, status)
 
-    def refuse_after(self, count: int, status: int) -> None:
+    def refuse_beyond(self, count: int, status: int) -> None:
         first = self.row + count
         refusal = self._refusal(first, len(self.ledger_ids), status)
         self.txn_ids, self.ledger_ids = self.txn_ids[:first], self.ledger_ids[:first]
@@ -81,7 +79,7 @@ class LacReads(Reading):
             count = len(absent) if absent.all() else int(np.argmin(absent))
             if count:
                 parts.append(self._refusal(self.row, self.row + count, Status.ENOLEDGER))
-                turn.spend(count * _ABSENT_COST)
+                turn.spend(count * ABSENT_COST)
             else:
                 parts.append(self._answer(view, fetched))
                 count = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import LocalFiles
@@ -24,18 +24,13 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.items import item
 
 STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, append=AppendOptions(8192), open_files_max=8)
 UNLIMITED = CollectionOptions(
     minor=CompactionLevel(0.2, 3600), major=CompactionLevel(0.8, 86_400), entries_per_s=0, bytes_per_s=0
 )
 KEY = b"k" * 20
-
-
-def item(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
-    """Return an entry as logs hold it; its bytes depend on its ids and size alone."""
-    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([(ledger_id * 7 + entry_id) % 251]) * size
-    return struct.pack(">i", len(entry)) + entry
 
 
 def without_limits(entries: int, size: int) -> None:
@@ -135,6 +130,10 @@ class Bench:
         """Delete ledgers in the metadata store."""
         self.cluster.existing -= set(ledger_ids)
 
+    def callbacks(self, **more: Any) -> CollectorCallbacks:
+        """Return what this bench does for a collector; failures are ignored."""
+        return CollectorCallbacks(self.flush_all, lambda error: None, **more)
+
     def collect(
         self, options: CollectionOptions = UNLIMITED, *, forced: bool = True, room: DiskRoom = DiskRoom.ENOUGH
     ) -> PassReport:
@@ -142,7 +141,7 @@ class Bench:
 
         async def run() -> PassReport:
             collector = GarbageCollector(
-                self.store, self.compactor, self.cluster, options, self.flush_all, lambda error: None, lambda: room
+                self.store, self.compactor, self.cluster, options, self.callbacks(room=lambda: room)
             )
             try:
                 return await collector.run_pass(forced)
@@ -168,13 +167,7 @@ class Bench:
         """`collect_in_passes`, or passes that are asked for, on an event loop."""
         now_s = 0.0
         collector = GarbageCollector(
-            self.store,
-            self.compactor,
-            self.cluster,
-            options,
-            self.flush_all,
-            lambda error: None,
-            clock_s=lambda: now_s,
+            self.store, self.compactor, self.cluster, options, self.callbacks(), clock_s=lambda: now_s
         )
         total = PassReport()
         try:

@@ -116,8 +116,7 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
         bench.compactor,
         metadata_view,
         UNLIMITED,
-        bench.flush_all,
-        lambda error: None,
+        bench.callbacks(),
         clock_s=lambda: now_s,
     )
     live: set[int] = set()

@@ -15,7 +15,7 @@ from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.logs.log_scan import LogScan
-from tests.bookie.test_ledger_store import item
+from tests.bookie.items import item
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 

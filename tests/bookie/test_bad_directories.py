@@ -12,6 +12,7 @@ import pytest
 
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.index.index_moves import DoubtCallbacks
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import DirtyMarker
@@ -122,7 +123,11 @@ class Moving:
         self.doubted: list[int] = []
         self.headers: dict[int, LedgerHeader] = {}
         self.index = PerLedgerIndex(
-            files or LocalFiles(), directories, PageOptions(), 4, self._doubt, lambda each: self.headers.get(each)
+            files or LocalFiles(),
+            directories,
+            PageOptions(),
+            4,
+            DoubtCallbacks(self._doubt, header_of=lambda each: self.headers.get(each)),
         )
 
     def _doubt(self, ledger_ids: Collection[int]) -> None:

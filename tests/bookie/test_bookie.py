@@ -106,7 +106,7 @@ def test_one_wrong_key_among_many_refuses_only_that_add(peer: Peer) -> None:
     assert peer.read(5, 2).body == stored(5, 2, b"c")
 
 
-def test_trap_16_an_all_zero_key_stands_for_none_and_the_next_one_is_kept_and_checked(tmp_path: Path) -> None:
+def test_trap_16_an_all_zero_key_counts_as_unknown_and_the_next_one_is_kept_and_checked(tmp_path: Path) -> None:
     """Apache's rebuilding of an index leaves zeros; an owner's key must not be refused for them, nor two be taken."""
     options = service_options(tmp_path)
     with Serving(options) as serving, serving.connect() as peer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
 from tests.bookie.test_deferrals import BYPASSING
 from tests.bookie.v3_peer import add_frames, request
 from tests.crash.history import History
+from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup, TakingClient, add_frame, lac_packet, sealed
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
@@ -123,10 +123,10 @@ def test_change_of_a_ledger_that_cannot_be_read_is_an_error_and_hurts_no_other(
     assert not twin.header(5).fenced
 
 
-# ---- lone adds ----
+# ---- single adds ----
 
 
-def lone(twin: BookieTwin, client: Client, ledger_id: int, entry_id: int, key: bytes = KEY) -> bool:
+def single(twin: BookieTwin, client: Client, ledger_id: int, entry_id: int, key: bytes = KEY) -> bool:
     octets = np.frombuffer(bytearray(add_frame(key, entry(ledger_id, entry_id))), np.uint8)
     found = v2.decode_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
     assert found is not None
@@ -137,7 +137,7 @@ def test_client_that_adds_alone_is_answered_at_once_with_one_sync_each(twin: Boo
     client = Client()
     assert add(twin, (5, 0)) == [Status.EOK]
     for entry_id in range(1, 6):
-        assert lone(twin, client, 5, entry_id)
+        assert single(twin, client, 5, entry_id)
         # The first ones wait for company: another client may add as well.
         assert len(client.statuses) == (0 if entry_id <= twin.setup.serial_writer_after else entry_id)
         if entry_id <= twin.setup.serial_writer_after:
@@ -145,43 +145,43 @@ def test_client_that_adds_alone_is_answered_at_once_with_one_sync_each(twin: Boo
     assert client.statuses == [Status.EOK] * 5
     # Another client adds: the count begins again.
     assert add(twin, (6, 0)) == [Status.EOK]
-    assert lone(twin, client, 5, 6)
+    assert single(twin, client, 5, 6)
     assert len(client.statuses) == 5
     twin.settle()
     assert client.statuses == [Status.EOK] * 6
     other = Client()
-    assert lone(twin, other, 6, 1)
+    assert single(twin, other, 6, 1)
     assert other.statuses == []
-    assert lone(twin, client, 5, 7)
+    assert single(twin, client, 5, 7)
     assert len(client.statuses) == 6
     twin.settle()
     assert (len(other.statuses), len(client.statuses)) == (1, 7)
     assert [twin.read(5, entry_id)[2] for entry_id in range(8)] == [entry(5, entry_id) for entry_id in range(8)]
 
 
-def test_lone_add_that_anything_bars_is_left_to_those_who_judge_runs(twin: BookieTwin) -> None:
+def test_single_add_that_a_rule_bars_is_handled_as_a_run(twin: BookieTwin) -> None:
     client = Client()
     add(twin, (5, 0), (6, 0), (7, 0))
     fence(twin, 6)
     twin.store.limbo.begin([7])
-    assert not lone(twin, client, 5, 1, OTHER_KEY)
-    assert not lone(twin, client, 6, 1)
-    assert not lone(twin, client, 7, 1)
-    assert not lone(twin, client, 8, 0)
-    assert not lone(twin, client, 5, -1)
+    assert not single(twin, client, 5, 1, OTHER_KEY)
+    assert not single(twin, client, 6, 1)
+    assert not single(twin, client, 7, 1)
+    assert not single(twin, client, 8, 0)
+    assert not single(twin, client, 5, -1)
     twin.store.create_ledger(9, bytes(20))
-    assert not lone(twin, client, 9, 0, bytes(20))
+    assert not single(twin, client, 9, 0, bytes(20))
     assert client.sent == b""
-    assert lone(twin, client, 5, 1)
+    assert single(twin, client, 5, 1)
     twin.settle()
     assert client.statuses == [Status.EOK]
 
 
-def test_lone_add_without_room_is_left_to_those_who_make_room(twin: BookieTwin) -> None:
+def test_single_add_without_room_is_handled_as_a_run(twin: BookieTwin) -> None:
     client = Client()
     add(twin, (5, 0))
     entry_id = 1
-    while lone(twin, client, 5, entry_id):
+    while single(twin, client, 5, entry_id):
         twin.settle()
         entry_id += 1
         assert entry_id < 1000
@@ -288,24 +288,23 @@ def test_force_waits_for_the_flush_of_what_bypasses_the_journal_and_only_for_tha
 # ---- checkpoints ----
 
 
+def mark(twin: BookieTwin) -> bytes:
+    """Return the last log mark as it is on the disk."""
+    return SimulatedFiles(twin.disk).read_all("/ledgers0/current/lastMark")
+
+
 def test_checkpoint_that_makes_room_moves_no_mark_and_another_one_does(twin: BookieTwin) -> None:
-    marks: list[bool] = []
-    begin: Callable[..., Any] = twin.store.begin_flush
-
-    def begin_flush(*, advances_checkpoint: bool = True) -> Any:
-        marks.append(advances_checkpoint)
-        return begin(advances_checkpoint=advances_checkpoint)
-
-    twin.store.begin_flush = begin_flush  # type: ignore[method-assign]
+    begin = mark(twin)
     assert not twin.bookie.checkpoint()
-    assert marks == []
+    assert twin.checkpoints.is_idle
     add(twin, (5, 0))
     assert twin.bookie.checkpoint(advances_checkpoint=False)
-    assert not twin.bookie.checkpoint()
+    assert not twin.bookie.checkpoint(), "one runs already"
     twin.settle()
+    assert mark(twin) == begin
     assert twin.bookie.checkpoint()
     twin.settle()
-    assert marks == [False, True, True]
+    assert mark(twin) != begin
 
 
 def test_bookie_that_was_stuck_looks_at_its_disks_when_a_checkpoint_is_done(

@@ -26,8 +26,9 @@ from bookie_service.gc.gc_policy import OFF, CompactionLevel, LogUsage
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
-from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
+from tests.bookie.collecting import UNLIMITED, Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.items import item
 from tests.bookie.test_extents import ReadCountingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 

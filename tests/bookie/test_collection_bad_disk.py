@@ -11,8 +11,9 @@ import pytest
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.storage.logs.compaction import CompactionBlocked
-from tests.bookie.collecting import Bench, item, without_limits
+from tests.bookie.collecting import Bench, without_limits
 from tests.bookie.faulty_files import GoneFiles
+from tests.bookie.items import item
 
 CHANGES = frozenset({"write", "create", "rename", "remove", "sync_data", "sync_directory"})
 EVERYTHING = CHANGES | {"read", "names", "open", "stat", "space"}

@@ -100,9 +100,7 @@ def test_damaged_log_is_not_copied_again(tmp_path: Path) -> None:
     path.write_bytes(content)
 
     async def run() -> None:
-        collector = GarbageCollector(
-            bench.store, bench.compactor, bench.cluster, UNLIMITED, bench.flush_all, lambda error: None
-        )
+        collector = GarbageCollector(bench.store, bench.compactor, bench.cluster, UNLIMITED, bench.callbacks())
         for damaged in (1, 0):
             report = await collector.run_pass(is_forced=True)
             assert (report.damaged_logs, report.compacted_logs) == (damaged, 0)

@@ -16,8 +16,9 @@ from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.compaction import LogInDoubt
-from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, item, without_limits
+from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, without_limits
 from tests.bookie.folders import cut
+from tests.bookie.items import item
 from tests.bookie.serving import Serving, service_options, stored
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles

@@ -13,7 +13,8 @@ import pytest
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.gc.gc_policy import OFF, CompactionLevel
-from tests.bookie.collecting import UNLIMITED, Bench, item
+from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.items import item
 from tests.bookie.test_collector import SELDOM, Task, with_task
 
 ITEM_BYTES = len(item(1, 0))
@@ -140,9 +141,8 @@ def test_interval_of_a_compaction_counts_from_the_last_one(tmp_path: Path) -> No
     async def test() -> None:
         nonlocal now_s
         collector = GarbageCollector(
-            bench.store, bench.compactor, bench.cluster, options, bench.flush_all, lambda error: None,
-            clock_s=lambda: now_s,
-        )  # fmt: skip
+            bench.store, bench.compactor, bench.cluster, options, bench.callbacks(), clock_s=lambda: now_s
+        )
         counts = []
         for seconds in (99, 100, 199, 200, 299, 350, 449, 500, 599, 600, 999, 1000):
             now_s = 1000.0 + seconds

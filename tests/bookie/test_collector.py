@@ -14,7 +14,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
 from bookie_service.gc import garbage_collector
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
@@ -36,10 +36,7 @@ class Task:
             bench.compactor,
             bench.cluster,
             options,
-            self._flush,
-            self.failures.append,
-            lambda: self.room,
-            on_dropped=self.dropped.append,
+            CollectorCallbacks(self._flush, self.failures.append, lambda: self.room, on_dropped=self.dropped.append),
         )
 
     async def _flush(self) -> None:
@@ -72,7 +69,7 @@ def with_task(
     return bench
 
 
-def test_pass_that_is_asked_for_is_a_forced_one_and_its_report_goes_to_all_who_asked(
+def test_requested_pass_is_a_forced_one_and_its_report_goes_to_every_caller(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(task: Task) -> None:
@@ -115,7 +112,7 @@ def test_pass_that_comes_by_itself_says_nothing_where_there_was_nothing_to_do(
     with_task(tmp_path, test)
 
 
-def test_who_went_away_does_not_stop_the_collector(tmp_path: Path) -> None:
+def test_caller_that_went_away_does_not_stop_the_collector(tmp_path: Path) -> None:
     async def test(task: Task) -> None:
         gone = asyncio.ensure_future(task.collector.collect())
         await asyncio.sleep(0)
@@ -143,7 +140,7 @@ def test_error_of_a_pass_ends_the_process_and_reaches_waiting_callers(
     with_task(tmp_path, test)
 
 
-def test_stop_tells_who_waits_and_is_not_a_failure(tmp_path: Path) -> None:
+def test_stop_fails_the_callers_that_wait_and_is_not_a_failure_of_the_bookie(tmp_path: Path) -> None:
     """It was one when a pass was asked for in the same turn of the event loop: the bookie ended with an error."""
 
     async def test(task: Task) -> None:

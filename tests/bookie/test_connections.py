@@ -144,7 +144,7 @@ def test_a_connection_that_sends_nothing_is_closed_after_a_minute() -> None:
     assert honest.is_open, "a connection that has sent a request stays, as long as there is room"
 
 
-def test_who_was_idle_for_long_makes_room_and_who_is_owed_something_does_not() -> None:
+def test_long_idle_connection_makes_room_and_one_that_waits_for_a_reply_does_not() -> None:
     bench = Bench(ConnectionLimits(4, 4, reserved=0))
     idle, polling, busy, later = bench.connect_many(4, sends=True)
     polling.is_owed = True

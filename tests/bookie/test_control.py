@@ -188,7 +188,7 @@ def test_pass_that_could_not_be_done_is_an_error(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == "bookie: the bookie stopped before garbage was collected\n"
 
 
-def test_request_says_who_sends_it(tmp_path: Path) -> None:
+def test_request_names_its_sender(tmp_path: Path) -> None:
     directories = ledgers(tmp_path)
 
     async def name(request: Mapping[str, Any], who: str) -> dict[str, Any]:

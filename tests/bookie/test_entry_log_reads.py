@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +17,10 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import LogScan, live_rows, stored_positions
+from tests.bookie.items import item
 
 LARGE = 1 << 30
 GAP_MAX = 256 * 1024
-
-
-def item(ledger_id: int, entry_id: int, size: int = 40) -> bytes:
-    """A stored entry with `size` bytes after its ids."""
-    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([entry_id % 251]) * size
-    return struct.pack(">i", len(entry)) + entry
 
 
 class OneLog:

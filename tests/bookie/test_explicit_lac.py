@@ -66,7 +66,7 @@ def test_answer_waits_until_the_record_is_durable(twin: BookieTwin) -> None:
     assert kept(reopened(twin, Loss.LOST)) == lac_packet(LEDGER, 3)
 
 
-def test_answer_to_a_lower_lac_waits_for_the_higher_one_that_stands_for_it(twin: BookieTwin) -> None:
+def test_answer_to_a_lower_lac_waits_for_the_higher_one_that_replaces_it(twin: BookieTwin) -> None:
     answers = [write_lac(twin, lac_packet(LEDGER, lac)) for lac in (5, 3, 5)]
     assert [each.statuses for each in answers] == [[], [], []]
     twin.settle()

@@ -143,7 +143,7 @@ def test_error_of_our_own_ends_the_process(loop: Loop) -> None:
     assert loop.failures == [error]
 
 
-def test_error_of_who_takes_it_is_the_event_loops_and_the_thread_goes_on(loop: Loop) -> None:
+def test_error_of_a_callback_reaches_the_event_loop_and_the_thread_goes_on(loop: Loop) -> None:
     def fail(_: object) -> None:
         raise ValueError("not taken")
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from bookie_service.storage.index.index_moves import DoubtCallbacks
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.disk_threads import DiskStalled, InTurn, carried_out
 from tests.bookie.faulty_files import FaultyFiles
@@ -67,7 +68,7 @@ class Indexed:
         self.files, self.disks = files or FaultyFiles(), LateInTurn()
         self.doubted: list[int] = []
         self.index = PerLedgerIndex(
-            self.files, directories, options, 4, self.doubted.extend, lambda _: None, disks=self.disks
+            self.files, directories, options, 4, DoubtCallbacks(self.doubted.extend), disks=self.disks
         )
 
 

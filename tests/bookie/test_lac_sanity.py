@@ -66,7 +66,7 @@ def added(peer: Peer, *frames: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("lac", IMPOSSIBLE)
-def test_a_lone_add_is_refused(peer: Peer, lac: int) -> None:
+def test_a_single_add_is_refused(peer: Peer, lac: int) -> None:
     assert added(peer, frame(6, 5)) == [Status.EOK]
     assert added(peer, frame(7, lac)) == [Status.EBADREQ]
     assert peer.read(LEDGER, 7).status == Status.ENOENTRY

@@ -21,6 +21,7 @@ from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.items import item
 
 OPTIONS = StoreOptions(cache_half_bytes=8192, append=AppendOptions(4096), open_files_max=8)
 KEY = b"k" * 20
@@ -35,11 +36,6 @@ def open_store(
     return open_ledger_storage(
         LocalFiles(), [str(path) for path in paths], replace(OPTIONS, storage_class=storage_class)
     )
-
-
-def item(ledger_id: int, entry_id: int, size: int) -> bytes:
-    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([entry_id % 251]) * size
-    return struct.pack(">i", len(entry)) + entry
 
 
 def put(store: LedgerStorage, ledger_id: int, items: dict[int, bytes]) -> None:

@@ -425,7 +425,7 @@ def test_x2_ledger_that_leaves_limbo_is_fenced_for_its_fence_may_be_lost(tmp_pat
         assert peer.read(5, 1).status == Status.ENOENTRY
 
 
-def test_p21_deleted_ledger_that_leaves_limbo_is_fenced_for_its_writer_may_not_know(tmp_path: Path) -> None:
+def test_p21_deleted_ledger_that_leaves_limbo_is_fenced_because_its_writer_may_not_know(tmp_path: Path) -> None:
     """#4462: its fence may be lost, and a late add would be acknowledged and then dropped."""
     options = service_options(tmp_path)
     with Serving(options) as serving, serving.connect() as peer:

@@ -33,7 +33,7 @@ def _swallowing(old: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_no_live_ledger_is_dropped_whatever_the_metadata_store_tells(seed: int) -> None:
+def test_no_live_ledger_is_dropped_whatever_the_metadata_store_reports(seed: int) -> None:
     """B8; issue 4, point 7."""
     counts = asyncio.run(collect_against(seed, 250))
     assert all(counts[mode] > 2 for mode in MODES)

@@ -55,8 +55,7 @@ def collect(bench: Bench) -> PassReport:
             bench.compactor,
             bench.cluster,
             UNLIMITED,
-            bench.flush_all,
-            lambda error: None,
+            bench.callbacks(),
             copies_at_once=3,
         )
         try:

@@ -19,6 +19,7 @@ from bookie_service.engine.turns import ENDLESS, Turn
 from bookie_service.metrics.requests import OPERATIONS, READ_ENTRY, RequestTimes
 from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.v2_batch_read import BatchRead
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.interface import Ledger
 from tests.bookie import test_readings
 from tests.bookie.test_readings import (
@@ -38,6 +39,7 @@ from tests.bookie.test_readings import (
     v3_reads,
 )
 from tests.crash.twins import SILENT, BookieTwin, add_frame
+from tests.planting import Plant, around
 
 twin = test_readings.twin
 HELD = (DENSE, 20), (DENSE, 21), (SPARSE, 20)
@@ -53,15 +55,23 @@ def answers(peer: Peer) -> list[tuple[int, int, int]]:
     return [v2_answer(frame)[:3] for frame in peer.frames()]
 
 
-def failing(read: Callable[..., Any], error: Exception, when: Callable[..., bool]) -> Callable[..., Any]:
-    """Return a method of the storage that fails for some arguments."""
+def failing(method: str, error: Exception, when: Callable[..., bool] = lambda *_: True) -> Plant:
+    """Let a method of the storage fail for some arguments."""
 
-    def call(*arguments: Any) -> Any:
+    def fail(old: Any, self: BaseLedgerStorage, *arguments: Any) -> Any:
         if when(*arguments):
             raise error
-        return read(*arguments)
+        return old(self, *arguments)
 
-    return call
+    return around(BaseLedgerStorage, method, fail)
+
+
+class ClosingPeer(Peer):
+    """A connection that is closed by the first answer."""
+
+    def send(self, parts: Any) -> None:
+        super().send(parts)
+        self.is_open = False
 
 
 # ---- turns ----
@@ -117,20 +127,21 @@ def test_requests_of_ledgers_that_alternate_are_found_by_one_look(twin: BookieTw
 
 def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=1)), Peer()
-    sent: list[int] = []
-    send = peer.send
-    peer.send = lambda parts: (sent.append(sum(map(len, parts))), send(parts))[1]  # type: ignore[method-assign]
     bench.reads.enqueue(v2_reads(peer, *((DENSE, entry_id) for entry_id in range(20, 26))))
     assert answers(peer) == [(DENSE, entry_id, 0) for entry_id in range(20, 26)]
-    assert len(sent) == 6
+    assert len(peer.pieces) == 6
 
 
 def test_absent_ledgers_are_looked_up_several_at_once(twin: BookieTwin) -> None:
-    bench, peer = Bench(twin), Peer()
     looks: list[int] = []
-    absent = bench.view.absent
-    bench.view.absent = lambda ledger_ids: (looks.append(len(ledger_ids)), absent(ledger_ids))[1]  # type: ignore[method-assign]
-    bench.reads.enqueue(v2_reads(peer, *((UNKNOWN + number, 0) for number in range(40))))
+
+    def absent(old: Any, self: BaseLedgerStorage, ledger_ids: np.ndarray) -> Any:
+        looks.append(len(ledger_ids))
+        return old(self, ledger_ids)
+
+    with around(BaseLedgerStorage, "absent", absent):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(v2_reads(peer, *((UNKNOWN + number, 0) for number in range(40))))
     assert len(peer.frames()) == 40
     # The first one is looked up alone.
     assert looks == [16, 16, 7]
@@ -182,14 +193,7 @@ def test_nothing_waits_any_more_for_a_connection_that_is_closed(twin: BookieTwin
 
 
 def test_connection_that_is_closed_by_an_answer_gets_no_other(twin: BookieTwin) -> None:
-    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=1)), Peer()
-    send = peer.send
-
-    def send_and_close(parts: Any) -> None:
-        send(parts)
-        peer.is_open = False
-
-    peer.send = send_and_close  # type: ignore[method-assign]
+    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=1)), ClosingPeer()
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0), (LARGE, 1), (LARGE, 2)))
     bench.finish()
     assert answers(peer) == [(LARGE, 0, 0)]
@@ -224,12 +228,10 @@ def test_entry_is_read_with_the_lac_that_is_known_where_the_disk_of_the_last_ent
 ) -> None:
     ledger = twin.store.ledger(LARGE)
     error = OSError(5, "Input/output error")
-    twin.store.read = failing(  # type: ignore[method-assign]
-        twin.store.read, error, lambda asked, first_entry, *_: first_entry == ledger.last_entry
-    )
-    bench, peer = Bench(twin), Peer()
-    bench.reads.enqueue(v3_reads(peer, 70, (LARGE, 0)))
-    bench.finish()
+    with failing("read", error, lambda asked, first_entry, *_: first_entry == ledger.last_entry):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(v3_reads(peer, 70, (LARGE, 0)))
+        bench.finish()
     (frame,) = peer.frames()
     response = protocol.Response.FromString(frame[4:])
     assert (response.status, response.readResponse.maxLAC) == (protocol.EOK, -1)
@@ -251,9 +253,9 @@ def test_failing_disk_is_not_logged_as_a_defect(twin: BookieTwin, caplog: pytest
 def test_ledger_that_cannot_be_looked_up_is_an_error_for_its_own_requests_alone(twin: BookieTwin, failed: int) -> None:
     twin.store.create_ledger(101, KEY)
     error = OSError(5, "Input/output error")
-    twin.store.ledger = failing(twin.store.ledger, error, lambda ledger_id: ledger_id == failed)  # type: ignore[method-assign]
-    bench, peer = Bench(twin), Peer()
-    bench.reads.enqueue(v2_reads(peer, (DENSE, 20), (SPARSE, 20), (SPARSE, 20), (101, 0), (DENSE, 21)))
+    with failing("ledger", error, lambda ledger_id: ledger_id == failed):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(v2_reads(peer, (DENSE, 20), (SPARSE, 20), (SPARSE, 20), (101, 0), (DENSE, 21)))
     status = {DENSE: Status.EOK, SPARSE: Status.EOK, 101: Status.ENOENTRY, failed: Status.EIO}
     expected = [(DENSE, 20), (DENSE, 21), (SPARSE, 20), (SPARSE, 20), (101, 0)]
     assert sorted(answers(peer)) == sorted((*each, status[each[0]]) for each in expected)
@@ -263,11 +265,11 @@ def test_ledger_that_cannot_be_looked_up_is_an_error_for_its_own_requests_alone(
 
 
 def test_ledger_that_cannot_be_looked_up_costs_a_request(twin: BookieTwin) -> None:
-    error = OSError(5, "Input/output error")
-    twin.store.ledger = failing(twin.store.ledger, error, lambda ledger_id: True)  # type: ignore[method-assign]
-    bench, peer = Bench(twin), Peer()
+    peer = Peer()
     reading = v2_reads(peer, (DENSE, 20), (DENSE, 21), (SPARSE, 20), (SPARSE, 20))
-    assert not bench.reads.answer(reading, turn_of(1))
+    with failing("ledger", OSError(5, "Input/output error")):
+        bench = Bench(twin)
+        assert not bench.reads.answer(reading, turn_of(1))
     assert answers(peer) == [(DENSE, 20, Status.EIO), (DENSE, 21, Status.EIO)]
 
 
@@ -280,26 +282,27 @@ def test_look_at_several_ledgers_that_fails_is_repeated_for_each_and_a_defect_is
     def several(ledgers: Sequence[Ledger], *_: object) -> bool:
         return len(ledgers) > 1
 
-    twin.store.read_each = failing(twin.store.read_each, error, several)  # type: ignore[method-assign]
-    bench, peer = Bench(twin), Peer()
-    bench.reads.enqueue(v2_reads(peer, *HELD))
+    with failing("read_each", error, several):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(v2_reads(peer, *HELD))
     assert answers(peer) == [(*each, Status.EOK) for each in HELD]
     assert [record.exc_info is not None for record in caplog.records] == [True] * is_defect
 
 
 def test_request_with_an_unexpected_error_is_answered_once(twin: BookieTwin) -> None:
-    twin.store.read = failing(twin.store.read, ValueError("a defect"), lambda *_: True)  # type: ignore[method-assign]
-    bench, peer = Bench(twin), Peer()
-    bench.reads.enqueue(BatchRead(peer, DENSE, 20, 9, 1, 5000))
+    with failing("read", ValueError("a defect")):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(BatchRead(peer, DENSE, 20, 9, 1, 5000))
     (frame,) = peer.frames()
     assert struct.unpack_from(">i", frame, 8) == (Status.EIO,)
 
 
 def test_requests_that_fail_one_after_the_other_end_a_turn_as_others_do(twin: BookieTwin) -> None:
-    twin.store.ledger = failing(twin.store.ledger, ValueError("a defect"), lambda ledger_id: True)  # type: ignore[method-assign]
-    bench, peer = Bench(twin), Peer()
+    peer = Peer()
     reading = v2_reads(peer, *((DENSE, entry_id) for entry_id in range(20, 26)))
-    assert not bench.reads.answer(reading, turn_of(2))
+    with failing("ledger", ValueError("a defect")):
+        bench = Bench(twin)
+        assert not bench.reads.answer(reading, turn_of(2))
     assert answers(peer) == [(DENSE, entry_id, Status.EIO) for entry_id in (20, 21)]
 
 

@@ -58,10 +58,13 @@ class Peer:
     def __init__(self) -> None:
         self.is_open = self.is_taking = True
         self.sent = b""
+        self.pieces: list[int] = []
+        """How many bytes each call of `send` had."""
         self._waiting: list[Callable[[], None]] = []
 
     def send(self, parts: Any) -> None:
         assert self.is_open
+        self.pieces.append(sum(map(len, parts)))
         self.sent += b"".join(parts)
 
     def when_taking(self, callback: Callable[[], None]) -> None:
@@ -438,7 +441,7 @@ def test_lacs_beyond_those_that_may_wait_are_refused_alone(twin: BookieTwin) -> 
     check_lac(peer.frames()[3], BOTH)
 
 
-def test_who_waits_for_room_is_called_once_when_few_enough_reads_are_in_flight(twin: BookieTwin) -> None:
+def test_client_that_waits_for_room_is_called_once_when_few_enough_reads_are_in_flight(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(in_flight_max=3)), Peer()
     bench.reads.enqueue(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
     assert not bench.reads.is_full

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,19 +25,14 @@ from bkspark.wire import v3
 from bkspark.wire.v3_context import context_value, encode_context
 from bookie_service.admin import trace_output
 from bookie_service.network.request_spans import caller_of, caller_of_message
+from tests import recorded_spans
 from tests.bookie.child import STOP_S, BookieChild
 from tests.ledger.in_process import InProcessCluster, run
 
 PLACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.start(provider)
-    yield exporter
-    tracing.stop()
+spans = recorded_spans.spans
 
 
 def of_bookies(spans: InMemorySpanExporter, what: str) -> list[ReadableSpan]:

@@ -35,7 +35,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
         yield connected
 
 
-def test_lone_add_is_found_and_nothing_else_is() -> None:
+def test_single_add_is_found_and_nothing_else_is() -> None:
     frame = adds(5, 7, [b"payload"])
     add = v2.decode_single_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
     assert add == SingleAdd(5, 7, -1, KEY, 28, len(frame) - 28, v2.encode_add_reply)
@@ -68,7 +68,7 @@ def test_item_is_what_the_entry_log_holds() -> None:
     assert found.buffer == item
 
 
-def test_lone_adds_are_stored_as_they_came(peer: Peer) -> None:
+def test_single_adds_are_stored_as_they_came(peer: Peer) -> None:
     for entry_id in range(MANY):
         assert peer.read(5, entry_id).body == stored(5, entry_id, b"%d" % entry_id)
     assert peer.read(5, v2.LAST_ENTRY).body == stored(5, MANY - 1, b"%d" % (MANY - 1))
@@ -101,7 +101,7 @@ def test_full_write_cache_is_flushed_and_the_adds_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync_data"])
-def test_s28_lone_add_is_not_answered_when_the_journal_fails(tmp_path: Path, operation: str) -> None:
+def test_s28_single_add_is_not_answered_when_the_journal_fails(tmp_path: Path, operation: str) -> None:
     """Invariant B1, scenario S28, where the connection itself commits."""
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
@@ -113,7 +113,7 @@ def test_s28_lone_add_is_not_answered_when_the_journal_fails(tmp_path: Path, ope
         assert isinstance(serving.wait_for_failure(), OSError)
 
 
-def test_every_lone_add_is_synced_before_its_answer_and_survives(tmp_path: Path) -> None:
+def test_every_single_add_is_synced_before_its_answer_and_survives(tmp_path: Path) -> None:
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer, serving.connect() as other:
         for entry_id in range(MANY):
@@ -152,7 +152,7 @@ def test_adds_of_a_recovery_are_left_to_the_journals_thread(tmp_path: Path, flag
         assert threads == {"journal-0"}
 
 
-def test_lone_adds_in_v3_are_judged_and_stored_as_those_in_v2(tmp_path: Path) -> None:
+def test_single_adds_in_v3_are_judged_and_stored_as_those_in_v2(tmp_path: Path) -> None:
     with Serving(service_options(tmp_path)) as serving, serving.connect() as v2_peer:
         peer = V3Peer(serving.port)
         try:

@@ -29,10 +29,11 @@ from bookie_service.storage.ledgers.opening import open_storage
 from bookie_service.storage.logs import compaction
 from tests.bookie.collecting import Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.items import item
 from tests.bookie.test_file_index import CountingFiles, new_index, update
 from tests.bookie.test_journal import FILES, OPTIONS, START, open_journal, path_of, record, replayed
 from tests.bookie.test_ledger_store import OPTIONS as STORE_OPTIONS
-from tests.bookie.test_ledger_store import flush, item, open_store, put, read
+from tests.bookie.test_ledger_store import flush, open_store, put, read
 
 KEY = b"k" * 20
 FAKE = journal_format.RECORD_MAGIC + bytes(20)

@@ -18,7 +18,7 @@ from bookie_service.formats.index import STORED_ENTRY_ID_MAX
 from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.add_decoders import v2_add_batch
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
-from tests.bookie.test_changes import KEY, OTHER_KEY, Client, Statuses, add, entry, fence, write_lac
+from tests.bookie.test_changes import KEY, OTHER_KEY, Client, Statuses, add, entry, fence, mark, write_lac
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import AtHand, AtOnce, BookieTwin, Setup, add_frame, lac_packet
@@ -79,8 +79,8 @@ ITEM_BYTES = LENGTH_BYTES + len(entry(5, 0)) + INDEX_BYTES_PER_ENTRY
 # ---- adds that come alone ----
 
 
-def test_a_run_of_adds_ends_a_series_of_lone_ones() -> None:
-    """After it, a lone add waits for company again."""
+def test_a_run_of_adds_ends_a_series_of_single_ones() -> None:
+    """After it, a single add waits for company again."""
     twin, client = new_twin(), Client()
     assert add(twin, (5, 0)) == [Status.EOK]
     for entry_id in range(1, 5):
@@ -124,7 +124,7 @@ def test_a_closed_connection_is_not_the_last_one_that_added() -> None:
         (STORED_ENTRY_ID_MAX + 1, -1, False),
     ],
 )
-def test_ids_and_lacs_of_lone_adds_are_judged_at_their_bounds(entry_id: int, lac: int, is_taken: bool) -> None:
+def test_ids_and_lacs_of_single_adds_are_judged_at_their_bounds(entry_id: int, lac: int, is_taken: bool) -> None:
     twin, client = new_twin(), Client()
     twin.store.create_ledger(5, KEY)
     assert alone(twin, client, 5, entry_id, lac=lac) == is_taken
@@ -132,7 +132,7 @@ def test_ids_and_lacs_of_lone_adds_are_judged_at_their_bounds(entry_id: int, lac
     assert client.statuses == [Status.EOK] * is_taken
 
 
-def test_lone_recovery_add_is_taken_whether_its_ledger_is_fenced_or_not() -> None:
+def test_single_recovery_add_is_taken_whether_its_ledger_is_fenced_or_not() -> None:
     twin, client = new_twin(), Client()
     add(twin, (5, 0))
     assert alone(twin, client, 5, 1, flags=v2.RECOVERY_ADD)
@@ -157,7 +157,7 @@ def test_adds_of_a_recovery_go_to_the_journals_thread_at_once_and_others_at_the_
     assert client.statuses == [Status.EOK] * 16
 
 
-def test_read_only_bookie_leaves_lone_adds_to_those_who_judge_runs() -> None:
+def test_read_only_bookie_handles_single_adds_as_runs() -> None:
     twin, client = new_twin(), Client()
     add(twin, (5, 0))
     twin.disks.set_read_only("an operator")
@@ -169,7 +169,7 @@ def test_read_only_bookie_leaves_lone_adds_to_those_who_judge_runs() -> None:
     assert alone(twin, client, 5, 1)
 
 
-def test_lone_add_that_fills_the_write_cache_to_the_last_byte_is_taken() -> None:
+def test_single_add_that_fills_the_write_cache_to_the_last_byte_is_taken() -> None:
     for excess, is_taken in ((0, True), (1, False)):
         twin, client = new_twin(), Client()
         add(twin, (5, 0))
@@ -179,7 +179,7 @@ def test_lone_add_that_fills_the_write_cache_to_the_last_byte_is_taken() -> None
 
 
 @pytest.mark.parametrize("options", [BookieOptions(adds_in_flight_max=9), BookieOptions(journals_entries=False)])
-def test_lone_adds_are_runs_where_adds_are_counted_or_not_journaled(options: BookieOptions) -> None:
+def test_single_adds_are_runs_where_adds_are_counted_or_not_journaled(options: BookieOptions) -> None:
     twin, client = new_twin(options), Client()
     twin.store.create_ledger(5, KEY)
     assert not alone(twin, client, 5, 0)
@@ -188,7 +188,7 @@ def test_lone_adds_are_runs_where_adds_are_counted_or_not_journaled(options: Boo
     assert client.statuses == [Status.EOK]
 
 
-def test_lone_adds_are_runs_where_there_are_several_journals() -> None:
+def test_single_adds_are_runs_where_there_are_several_journals() -> None:
     twin, client = new_twin(journals=2), Client()
     twin.store.create_ledger(5, KEY)
     assert not alone(twin, client, 5, 0)
@@ -255,18 +255,12 @@ def settle_journals(twin: BookieTwin) -> None:
 
 
 def test_full_half_is_flushed_without_moving_the_marks_and_the_adds_go_on_at_once() -> None:
-    twin, client, marks = new_twin(), Client(), []
-    begin = twin.store.begin_flush
-
-    def begin_flush(*, advances_checkpoint: bool = True) -> Any:
-        marks.append(advances_checkpoint)
-        return begin(advances_checkpoint=advances_checkpoint)
-
-    twin.store.begin_flush = begin_flush  # type: ignore[method-assign]
-    next_entry = fill(twin)
+    twin, client = new_twin(), Client()
+    begin, next_entry = mark(twin), fill(twin)
     assert offer(twin, client, run_of(5, range(next_entry, next_entry + 6)))
-    assert (marks, twin.checkpoints.is_idle, twin.bookie.blocked_clients) == ([False], False, 0)
+    assert (twin.checkpoints.is_idle, twin.bookie.blocked_clients) == (False, 0)
     twin.settle()
+    assert mark(twin) == begin
     assert client.statuses == [Status.EOK] * 6
 
 
@@ -387,7 +381,7 @@ def test_times_of_adds_are_counted_once_for_each_however_they_come() -> None:
     )
 
 
-def test_lone_adds_are_folded_into_the_histograms_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_adds_are_folded_into_the_histograms_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookie_service.engine.bookie.SINGLES_MAX", 24)
     now = iter(range(1000, 1 << 40, 1000))
     twin, client = new_twin(BookieOptions(serial_writer_after=0), RequestTimes(lambda: next(now))), Client()

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 
 from bookie_service.storage.io.framed_entries import contiguous_spans, rows_by_ledger
 from bookie_service.storage.ledgers.write_cache import MemTable
-
-
-def item(ledger_id: int, entry_id: int, size: int) -> bytes:
-    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([entry_id % 251]) * size
-    return struct.pack(">i", len(entry)) + entry
+from tests.bookie.items import item
 
 
 def put(half: MemTable, ledger_id: int, items: dict[int, bytes], gap: int = 0) -> None:

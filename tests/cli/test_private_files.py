@@ -72,7 +72,7 @@ def test_cluster_of_an_older_release_is_closed_to_others_with_a_line(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_job_that_fails_leaves_a_log_for_its_user_alone(tmp_path: Path, no_umask: None) -> None:
+def test_job_that_fails_leaves_a_log_file_that_only_its_user_can_read(tmp_path: Path, no_umask: None) -> None:
     """The log of a Spark job may show rows."""
     program = (
         "from bkspark.cli.spark_job import SparkJob\n"

@@ -149,7 +149,7 @@ def test_only_a_higher_lac_is_news_and_infinity_is_ignored(lac):
     assert (tail.lac, tail.is_waiting) == (3, True)
 
 
-def test_poll_that_waited_its_time_in_vain_is_sent_again_at_once():
+def test_poll_that_ended_without_news_is_sent_again_at_once():
     tail = Tail(metadata_of((1, 1, 1)), 3)
     tail.wait(0)
     assert polls(tail.on_polled("b0", 3, LIMITS.poll_ns)) == ["b0"]

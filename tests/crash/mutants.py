@@ -303,12 +303,14 @@ MUTANTS = (
     _crash("half forgotten early", "S30: a half is emptied before it is on disk", planted.half_forgotten_early),
     Mutant("wrong key taken", "S03, BOOKKEEPER-135: a wrong password writes", planted.wrong_key_taken, hunt_answers),
     Mutant(
-        "lone add through a fence",
+        "single add through a fence",
         "S01: the way of adds that come alone forgets the fence",
-        planted.lone_add_through_fence,
+        planted.single_add_through_fence,
         directed.add_alone_behind_a_fence,
     ),
-    _crash("lone add not journaled", "an add that comes alone is answered from memory", planted.unjournaled_lone_add),
+    _crash(
+        "single add not journaled", "an add that comes alone is answered from memory", planted.unjournaled_single_add
+    ),
     Mutant("wrong key fences", "S03: a wrong password fences", planted.wrong_key_fences, hunt_answers),
     Mutant(
         "failed sync ignored",

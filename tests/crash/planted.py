@@ -113,7 +113,7 @@ def wrong_key_fences() -> Plant:
     return changed(rules, "fence_status", lambda old: lambda ledger, stored, given: old(ledger, given, given))
 
 
-def lone_add_through_fence() -> Plant:
+def single_add_through_fence() -> Plant:
     def ledger_of(self: bookie.Bookie, add: SingleAdd) -> Any:
         ledger = self._store.ledger(add.ledger_id)
         return ledger if ledger is not None and ledger.master_key == add.master_key else None
@@ -121,7 +121,7 @@ def lone_add_through_fence() -> Plant:
     return replaced(bookie.Bookie, "_ledger_of", ledger_of)
 
 
-def unjournaled_lone_add() -> Plant:
+def unjournaled_single_add() -> Plant:
     return replaced(JournalThread, "commit", lambda self, records: 1)
 
 

@@ -52,7 +52,7 @@ def unsynced_commit() -> Plant:
 
 
 def commit_before_held() -> Plant:
-    """A lone add's commit, whose sequence number is higher, counts for what this turn still holds."""
+    """A single add's commit, whose sequence number is higher, counts for what this turn still holds."""
 
     def make(old: Any) -> Any:
         def commit(self: JournalThread, records: Any) -> int:
@@ -211,7 +211,7 @@ def fence_without_key() -> Plant:
     return changed(Journal, "append", make)
 
 
-def lone_add_to_first_journal() -> Plant:
+def single_add_to_first_journal() -> Plant:
     def make(old: Any) -> Any:
         def init(self: Bookie, *arguments: Any) -> None:
             old(self, *arguments)

@@ -112,9 +112,9 @@ COMMIT_MUTANTS = (
         hunt_crashes,
     ),
     Mutant(
-        "lone add to the first journal",
+        "single add to the first journal",
         "an add is in a journal that its ledger is not replayed from",
-        planted_commits.lone_add_to_first_journal,
+        planted_commits.single_add_to_first_journal,
         hunt_crashes,
     ),
     Mutant(

@@ -29,7 +29,7 @@ from bookie_service.engine.turns import ENDLESS, Turn, Turns
 from bookie_service.gc import gc_policy
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView
+from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector, GarbageView
 from bookie_service.gc.gc_policy import LogUsage
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts
@@ -401,8 +401,7 @@ class BookieTwin:
                 self._storage.compactor,
                 metadata_view,
                 self.setup.collection,
-                flush,
-                _never,
+                CollectorCallbacks(flush, _never),
                 clock_s=lambda: now_s,
             )
             try:

@@ -92,7 +92,7 @@ def test_bookie_that_neither_answers_nor_closes_is_a_hang(silent_peer: int, monk
             attack(silent_peer, state, 10, seed=1)
 
 
-def test_honest_client_reports_a_bookie_that_lets_it_down(silent_peer: int, serving: Serving) -> None:
+def test_honest_client_reports_a_bookie_that_fails_it(silent_peer: int, serving: Serving) -> None:
     with Honest(serving.connect) as honest:
         while len(honest.seconds) < 20:
             time.sleep(0.001)

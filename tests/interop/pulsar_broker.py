@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import json
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import HOST
 from bkspark.cli.ports import free_ports
 from bkspark.metadata.uri import MetadataUri
+from tests.interop import build
 from tests.interop.peer import JVM_OPTIONS
 from tests.polling import wait_until
 
@@ -35,6 +36,25 @@ _DOORS = (
 """What Pulsar's own start script opens of Java beside what netty wants."""
 SMALL_JVM = (*JVM_OPTIONS, "-XX:MaxDirectMemorySize=512m")
 """For a short life in little memory."""
+
+
+def need_broker() -> None:
+    """Skip the test if there is no broker on this machine."""
+    if build.maven() is None or not build.is_built(build.PULSAR):
+        pytest.skip("Pulsar's broker is not here: `make test-pulsar` fetches it with Maven and runs this test")
+
+
+@contextlib.contextmanager
+def running_broker(
+    directory: Path, uri: str, settings: Mapping[str, object] = {}, system_properties: Sequence[str] = ()
+) -> Iterator[PulsarBroker]:
+    """Run a broker, which the test may stop or kill and start again. See `PulsarBroker`."""
+    broker = PulsarBroker(build.classpath(build.PULSAR), directory, uri, settings, system_properties)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
 
 
 class PulsarBroker:

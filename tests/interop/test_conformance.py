@@ -13,7 +13,7 @@ def test_the_document_is_current() -> None:
     assert (ROOT / "docs" / "compatibility.md").read_text() == document(), f"run: {command}"
 
 
-def test_every_name_in_the_tables_stands_for_a_test() -> None:
+def test_every_name_in_the_tables_is_that_of_a_test() -> None:
     assert [pattern for pattern in patterns() if not conformance.tests_of(pattern)] == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from bkspark.errors import BookKeeperError
 from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster
+from tests.interop import test_sasl
 from tests.interop.apache import ApacheCluster
 from tests.interop.cases import PASSWORD, SIZES
 from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
@@ -36,6 +37,9 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(bool(kdc.missing()), reason=kdc.missing() or "all is there"),
 ]
+
+
+our_bookies = test_sasl.our_bookies
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +92,6 @@ def java_peer(classpath: str, directory: Path, realm: KeyDistributionCenter, jaa
 @pytest.fixture(scope="module")
 def tls_keys(directory: Path) -> dict[str, str]:
     return keys_of_both_sides(Authority(directory))
-
-
-@pytest.fixture(scope="module")
-def our_bookies(jaas: str, tls_keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {KEY: SASL_CLASS, "saslJaasConfig": jaas, "authenticationRequired": "true", **tls_keys}
-    with Cluster(tmp_path_factory.mktemp("ours"), settings=settings) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ import pytest
 
 from bkspark.blocking import Client
 from tests.cluster import Cluster
-from tests.interop import build
-from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker
+from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker, need_broker, running_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster, NEEDS_BROKER]
 
@@ -23,8 +22,7 @@ NAMESPACE = "persistent://public/default"
 @pytest.fixture(scope="module")
 def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One bookie more than a topic's ensemble has, so that a dead one can be replaced."""
-    if build.maven() is None or not build.is_built(build.PULSAR):
-        pytest.skip("Pulsar's broker is not here: `make test-pulsar` fetches it with Maven and runs this test")
+    need_broker()
     with Cluster(tmp_path_factory.mktemp("pulsar-cluster"), bookies=4) as cluster:
         yield cluster
 
@@ -32,12 +30,8 @@ def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 @pytest.fixture(scope="module")
 def shared_broker(pulsar_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarBroker]:
     directory = tmp_path_factory.mktemp("pulsar") / "broker"
-    broker = PulsarBroker(build.classpath(build.PULSAR), directory, pulsar_cluster.uri)
-    try:
-        broker.start()
+    with running_broker(directory, pulsar_cluster.uri) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.fixture

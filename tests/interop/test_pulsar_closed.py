@@ -31,8 +31,7 @@ from bkspark.wire.status import Status
 from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.bookie.serving import Peer
 from tests.cluster import Cluster
-from tests.interop import build
-from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker
+from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker, need_broker, running_broker
 from tests.interop.test_pulsar import ledgers_of
 from tests.polling import wait_until
 from tests.security.certificates import Authority, Leaf
@@ -165,8 +164,7 @@ class ClosedCluster:
 
 @pytest.fixture(scope="module", params=["certificates", "certificates and passwords"])
 def closed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedCluster]:
-    if build.maven() is None or not build.is_built(build.PULSAR):
-        pytest.skip("Pulsar's broker is not here: `make test-pulsar` fetches it with Maven and runs this test")
+    need_broker()
     closed = ClosedCluster(tmp_path_factory.mktemp("closed"), has_passwords="passwords" in request.param)
     with closed.cluster:
         yield closed
@@ -174,18 +172,9 @@ def closed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def shared_broker(closed: ClosedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarBroker]:
-    broker = PulsarBroker(
-        build.classpath(build.PULSAR),
-        tmp_path_factory.mktemp("pulsar-closed") / "broker",
-        closed.cluster.uri,
-        closed.broker_settings(),
-        closed.broker_options(),
-    )
-    try:
-        broker.start()
+    directory = tmp_path_factory.mktemp("pulsar-closed") / "broker"
+    with running_broker(directory, closed.cluster.uri, closed.broker_settings(), closed.broker_options()) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_read import TopicReader, topics_schema
 from tests.cluster import Cluster
-from tests.interop import build
-from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker
+from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker, need_broker, running_broker
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster, NEEDS_BROKER]
@@ -33,20 +32,15 @@ SETTINGS: dict[str, object] = {
 
 @pytest.fixture
 def pulsar_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    if build.maven() is None or not build.is_built(build.PULSAR):
-        pytest.skip("Pulsar's broker is not here: `make test-pulsar` fetches it with Maven and runs this test")
+    need_broker()
     with Cluster(tmp_path / "cluster", bookies=3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def broker(pulsar_cluster: Cluster, tmp_path: Path) -> Iterator[PulsarBroker]:
-    broker = PulsarBroker(build.classpath(build.PULSAR), tmp_path / "broker", pulsar_cluster.uri, SETTINGS)
-    try:
-        broker.start()
+    with running_broker(tmp_path / "broker", pulsar_cluster.uri, SETTINGS) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 def test_transactions_are_found_by_the_snapshots_that_have_segments(

@@ -18,10 +18,9 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.cli.child_process import ChildProcess
 from tests.cluster import Cluster
-from tests.interop import build
 from tests.interop.apache import ApacheCluster
 from tests.interop.conftest import Bookies
-from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker
+from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker, need_broker, running_broker
 from tests.interop.topic_copy import CHECKPOINT, PIDS
 from tests.polling import wait_until
 
@@ -48,8 +47,7 @@ SETTINGS: dict[str, object] = {
 @pytest.fixture(params=["our bookies", "Apache's bookies"])
 def pulsar_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bookies]:
     """ZooKeeper and three bookies, ours and then Apache's."""
-    if build.maven() is None or not build.is_built(build.PULSAR):
-        pytest.skip("Pulsar's broker is not here: `make test-pulsar` fetches it with Maven and runs this test")
+    need_broker()
     if request.param == "our bookies":
         with Cluster(tmp_path / "cluster", bookies=3) as cluster:
             yield cluster
@@ -61,12 +59,8 @@ def pulsar_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[B
 
 @pytest.fixture
 def broker(pulsar_cluster: Bookies, tmp_path: Path) -> Iterator[PulsarBroker]:
-    broker = PulsarBroker(build.classpath(build.PULSAR), tmp_path / "broker", pulsar_cluster.uri, SETTINGS)
-    try:
-        broker.start()
+    with running_broker(tmp_path / "broker", pulsar_cluster.uri, SETTINGS) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 class Copy:

@@ -17,10 +17,9 @@ import pytest
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
-from tests.interop import build
 from tests.interop.apache import ApacheCluster
 from tests.interop.conftest import Bookies
-from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker
+from tests.interop.pulsar_broker import NEEDS_BROKER, PulsarBroker, need_broker, running_broker
 from tests.interop.read_topics import Stream, as_ours, compare, ours
 from tests.interop.sealed import key_pairs, opened
 from tests.polling import wait_until
@@ -58,8 +57,7 @@ SETTINGS: dict[str, object] = {
 @pytest.fixture(scope="module", params=["our bookies", "Apache's bookies"])
 def pulsar_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bookies]:
     """ZooKeeper and three bookies: what the broker stores is the same on ours and on Apache's."""
-    if build.maven() is None or not build.is_built(build.PULSAR):
-        pytest.skip("Pulsar's broker is not here: `make test-pulsar` fetches it with Maven and runs this test")
+    need_broker()
     directory = tmp_path_factory.mktemp("topics-cluster")
     if request.param == "our bookies":
         with Cluster(directory, bookies=3) as cluster:
@@ -73,12 +71,8 @@ def pulsar_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="module")
 def broker(pulsar_cluster: Bookies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarBroker]:
     directory = tmp_path_factory.mktemp("pulsar-topics") / "broker"
-    broker = PulsarBroker(build.classpath(build.PULSAR), directory, pulsar_cluster.uri, SETTINGS)
-    try:
-        broker.start()
+    with running_broker(directory, pulsar_cluster.uri, SETTINGS) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.fixture(scope="module")

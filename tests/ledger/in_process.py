@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bkspark.client import Client
+from bkspark.client import Client, LedgerReader
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
@@ -22,6 +22,11 @@ from tests.bookie.serving import no_suspects
 from tests.disks import ROOMY, ROOMY_DISKS
 
 URI = "zk://127.0.0.1:2181/ledgers"
+
+
+async def read_all(reader: LedgerReader) -> list[bytes]:
+    """Return all entries that a reader has."""
+    return [entry async for batch in reader.batches() for entry in batch]
 
 
 class InProcessBookie:

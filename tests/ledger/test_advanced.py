@@ -20,12 +20,7 @@ from bkspark.errors import (
 )
 from bkspark.ledger.advanced import AHEAD_BYTES_MAX, AHEAD_ENTRIES_MAX
 from tests.cluster import Cluster
-from tests.ledger.in_process import run
-
-
-async def read_all(client, ledger_id):
-    reader = await client.open(ledger_id)
-    return [entry async for batch in reader.batches() for entry in batch]
+from tests.ledger.in_process import read_all, run
 
 
 def payload(entry_id):
@@ -49,7 +44,7 @@ def test_entries_given_in_any_order_are_read_in_the_order_of_their_ids(tmp_path,
         assert await asyncio.gather(*appends) == [ids[-1] for ids in runs]
         assert writer.last_entry == first - 1
         await writer.close()
-        assert await read_all(client, writer.ledger_id) == [payload(entry_id) for entry_id in range(first)]
+        assert await read_all(await client.open(writer.ledger_id)) == [payload(entry_id) for entry_id in range(first)]
 
     run(tmp_path, test)
 
@@ -82,7 +77,7 @@ def test_id_given_twice_is_refused_and_the_first_entry_is_kept(tmp_path):
         await writer.append_many(2, map(payload, range(2, 5)))
         await ahead
         await writer.close()
-        assert await read_all(client, writer.ledger_id) == [payload(entry_id) for entry_id in range(7)]
+        assert await read_all(await client.open(writer.ledger_id)) == [payload(entry_id) for entry_id in range(7)]
 
     run(tmp_path, test)
 
@@ -120,7 +115,7 @@ def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_
         for entry_id in (1, 5):  # also one that would wait above a gap
             with pytest.raises(LedgerClosed):
                 await asyncio.wait_for(writer.submit(entry_id, [payload(entry_id)]), 60)
-        assert await read_all(client, writer.ledger_id) == [payload(0)]
+        assert await read_all(await client.open(writer.ledger_id)) == [payload(0)]
 
     run(tmp_path, test)
 

@@ -21,7 +21,7 @@ from bkspark.errors import (
 from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
-from tests.ledger.in_process import run
+from tests.ledger.in_process import read_all, run
 
 QUORUMS = [(1, 1, 1), (2, 2, 2), (3, 3, 2), (3, 2, 2), (3, 1, 1), (3, 2, 1)]
 
@@ -29,10 +29,6 @@ QUORUMS = [(1, 1, 1), (2, 2, 2), (3, 3, 2), (3, 2, 2), (3, 1, 1), (3, 2, 1)]
 def payloads_of(count, seed=1, size_max=2000):
     generator = np.random.default_rng(seed)
     return [generator.bytes(int(generator.integers(0, size_max))) for _ in range(count)]
-
-
-async def read_all(reader):
-    return [entry async for batch in reader.batches() for entry in batch]
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])

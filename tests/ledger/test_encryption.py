@@ -11,7 +11,7 @@ from bkspark.client import AdvancedLedgerWriter, EncryptionOptions, NetOptions, 
 from bkspark.core.metadata import LedgerState
 from bkspark.errors import ConfigurationError, DecryptionFailed, LedgerFenced
 from bkspark.wire.encrypted_entries import RECORD_KEY, TAG_BYTES
-from tests.ledger.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, read_all, run
 from tests.polling import until
 
 PAYLOADS = [b"payload %d in clear" % i + bytes(i) for i in range(300)]
@@ -38,10 +38,6 @@ class KeyFile:
 @pytest.fixture
 def keys(tmp_path: Path) -> KeyFile:
     return KeyFile(tmp_path / "keys", "2026-10")
-
-
-async def read_all(reader) -> list[bytes]:
-    return [entry async for batch in reader.batches() for entry in batch]
 
 
 def on_disks(folder: Path) -> bytes:

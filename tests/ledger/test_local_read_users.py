@@ -58,7 +58,7 @@ def test_entries_are_not_taken_from_a_socket_of_another_user(tmp_path, caplog):
     assert f"belongs to user {OTHER_UID}, and the bookie's port to user {os.geteuid()}" in caplog.text
 
 
-def test_a_socket_is_trusted_that_belongs_to_this_user_to_root_or_to_who_has_the_port():
+def test_socket_is_trusted_if_it_belongs_to_this_user_to_root_or_to_the_user_of_the_port():
     assert is_trusted(500, own=500, of_port=None)
     assert is_trusted(0, own=500, of_port=None)
     assert is_trusted(600, own=500, of_port=600)
@@ -67,7 +67,7 @@ def test_a_socket_is_trusted_that_belongs_to_this_user_to_root_or_to_who_has_the
     assert not is_trusted(600, own=0, of_port=0)
 
 
-def test_who_listens_at_a_port_is_found():
+def test_user_who_listens_at_a_port_is_found():
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as one,
         closing(socket.create_server(("", 0))) as all_addresses,

@@ -234,7 +234,7 @@ def test_a_bookie_that_stops_in_the_middle_is_left_for_another(tmp_path, spy):
     run(tmp_path, test, bookies=2)
 
 
-def test_a_log_that_is_removed_is_read_to_its_end_by_who_has_it(tmp_path):
+def test_removed_log_is_read_to_its_end_by_a_reader_that_has_it(tmp_path):
     """Garbage collection removes logs at any moment: also between the bookie's answer and the read."""
 
     async def test(cluster: InProcessCluster) -> None:
@@ -290,7 +290,7 @@ def test_client_that_sends_nonsense_or_names_another_bookie_or_does_not_read_is_
     run(tmp_path, test, bookies=1)
 
 
-def test_connections_are_limited_and_who_is_above_reads_over_the_network(tmp_path, spy):
+def test_connections_are_limited_and_a_client_above_the_limit_reads_over_the_network(tmp_path, spy):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client(net=PATIENT)
         bookie = cluster.bookies[0]

@@ -41,7 +41,7 @@ def test_a_thousand_open_writers_share_threads_and_connections(tmp_path):
     run(tmp_path, test)
 
 
-def test_lone_append_goes_out_at_once_and_calls_made_meanwhile_travel_together(tmp_path):
+def test_single_append_goes_out_at_once_and_calls_made_meanwhile_travel_together(tmp_path):
     """What waits for company that does not come costs latency (issue 4: one add in flight)."""
 
     async def test(cluster: InProcessCluster) -> None:

@@ -6,34 +6,26 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from bkspark import blocking, tracing
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError, NoSuchLedger
+from tests import recorded_spans
 from tests.cluster import Cluster
 
 SECRET = "a-password-of-the-test"
 PAYLOAD = b"a payload that no span shows"
 
 
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    """The spans that are made while the test runs."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.start(provider)
-    yield exporter
-    tracing.stop()
+spans = recorded_spans.spans
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:

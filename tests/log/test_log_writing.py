@@ -116,7 +116,7 @@ def test_a_batch_object_and_an_empty_one_are_appended(tmp_path):
     run(tmp_path, test)
 
 
-def test_who_opens_a_log_takes_it_from_the_writer_before(tmp_path):
+def test_process_that_opens_a_log_takes_it_from_the_writer_before(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         first = await cluster.client().log("clicks").open_for_writing()
         await first.append_many(numbers(0, 10))
@@ -411,7 +411,7 @@ def test_largest_entry_of_a_ledger_is_the_largest_of_a_log(tmp_path):
     run(tmp_path, test)
 
 
-def test_who_is_cancelled_in_the_middle_of_a_roll_takes_no_later_entry_from_readers(tmp_path):
+def test_append_that_is_cancelled_during_a_roll_hides_no_later_entry_from_readers(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
         async with await log.open_for_writing(**ONE, roll_bytes=1) as writer:

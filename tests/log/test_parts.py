@@ -34,7 +34,7 @@ def read_with(**changes: object) -> formats.LogHead:
 @pytest.mark.parametrize(
     "ledger", [[5, "9", 10], [5, 9.0, 10], [True, 9, 10], ["5"], [None], [5, 9, 10, "1"], [5, 9, 10, 1.5]]
 )
-def test_ledger_of_a_head_is_of_whole_numbers(ledger: list[object]) -> None:
+def test_ledger_of_a_head_has_whole_numbers(ledger: list[object]) -> None:
     with pytest.raises(MetadataFormat, match="tail has an item that is not"):
         read_with(tail=[ledger])
 

@@ -172,7 +172,7 @@ async def test_change_that_others_always_forestall_gives_up_after_many_tries(wor
 
 
 @in_world
-async def test_change_that_needs_a_node_which_is_gone_for_good_says_so_after_few_tries(world: World) -> None:
+async def test_change_that_needs_a_missing_node_fails_after_few_tries(world: World) -> None:
     """It read the head and the missing page a thousand times, and then said that others changed the log."""
     await world.publish(*range(TAIL_LEDGERS_MAX + 1))
     (page,) = await world.nodes("pages")

@@ -356,7 +356,7 @@ def test_fields_of_a_later_peer_in_a_fragment_survive_a_rewrite():
         assert [it.unknown_fields for it in written.fragments[:2]] == [b"\xa2\x06\x03abc", b""]
 
 
-def test_digest_of_a_later_peer_is_not_taken_for_another():
+def test_unknown_digest_of_a_later_peer_is_not_mistaken_for_another():
     data = with_appended_field(LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),)), b"\x38\x09")
     with pytest.raises(MetadataFormat, match="digest"):
         encoding.decode(data, 5)

@@ -105,7 +105,7 @@ def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() ->
 
 
 @pytest.mark.parametrize("raised", [1_000_000, 0, -1])
-def test_a_raised_rate_holds_for_those_who_wait_already(raised: int) -> None:
+def test_raised_rate_applies_to_copies_that_wait_already(raised: int) -> None:
     """A copy that waited 1,000 s for its bytes waited on when the operator had raised the rate."""
 
     async def connect(*_: Any) -> Any:

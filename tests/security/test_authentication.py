@@ -240,7 +240,7 @@ def test_refusal_before_authentication_has_the_header_of_the_request(bookie: Ser
 def test_required_authentication_closes_at_the_first_request_and_touches_no_storage(
     closed_bookie: Serving, name: str, first: bytes
 ) -> None:
-    """In each state before authentication; a lone add after another frame takes the way of single adds otherwise."""
+    """In each state before authentication; a single add after another frame takes the way of single adds otherwise."""
     spy = Spy(closed_bookie)
     with closed_bookie.connect() as peer:
         if first:

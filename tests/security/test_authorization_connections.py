@@ -283,7 +283,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert statuses(bookie.ask(peer, adds(0, 1, [b"x"]))) == [Status.EOK]
 
 
-def test_refusal_of_what_concerns_the_bookie_itself_is_reported_with_who_and_what() -> None:
+def test_refusal_of_a_request_about_the_bookie_itself_names_client_and_request() -> None:
     bookie = bookie_with()
     assert not bookie.authorization.may(USER, "10.0.0.9", ADMIN)
     assert bookie.refused == [RefusedRequests(USER, "10.0.0.9", ADMIN, None, 1, NO_RULE)]

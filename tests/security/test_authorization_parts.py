@@ -100,7 +100,7 @@ def test_ledger_is_looked_up_once_for_all_that_ask_together() -> None:
     with_lookups(test)
 
 
-def test_who_asks_while_a_look_up_runs_does_not_share_that_the_ledger_is_missing() -> None:
+def test_request_during_a_look_up_does_not_share_the_result_that_the_ledger_is_missing() -> None:
     """The ledger may have been created after the look-up read."""
 
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
@@ -331,7 +331,7 @@ def test_a_look_that_fails_unexpectedly_is_logged_and_later_changes_still_count(
     assert "defect" in caplog.records[0].getMessage()
 
 
-def test_refusal_is_a_line_with_who_what_and_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_is_a_line_with_client_request_and_reason(caplog: pytest.LogCaptureFixture) -> None:
     log_refusal(RefusedRequests(USER, "10.0.0.9", 3, 7, 5, "no rule allows it"))
     (record,) = caplog.records
     assert record.getMessage() == (

@@ -286,7 +286,7 @@ def test_server_without_sasl_is_not_taken_for_one_that_proved_itself(zookeeper, 
     run(test())
 
 
-def test_refused_request_names_the_node_and_who_asks(server: ClosedZooKeeper) -> None:
+def test_refused_request_names_the_node_and_the_client(server: ClosedZooKeeper) -> None:
     async def test() -> None:
         owner = await server.session(server.login())
         stranger = await server.session(server.login("stranger"))

@@ -148,7 +148,7 @@ def test_lines_of_a_log_are_counted_as_it_grows(tmp_path: Path) -> None:
     assert count.count() == 3
 
 
-def test_figures_are_of_all_processes_together_and_of_none_that_ended() -> None:
+def test_figures_count_all_running_processes_and_no_ended_one() -> None:
     once, twice = figures([os.getpid()]), figures([os.getpid(), os.getpid(), 1 << 30])
     assert once is not None
     assert twice is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats.index import LedgerHeader
@@ -19,10 +20,24 @@ from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.files import File, LocalFiles, is_out_of_space, refuses_writes
 
-Doubt = Callable[[Collection[int]], None]
-"""Puts ledgers into limbo, durably."""
-HeaderOf = Callable[[int], LedgerHeader | None]
-"""Returns the header of a ledger as memory knows it, or None."""
+
+@dataclass(frozen=True, slots=True)
+class DoubtCallbacks:
+    """What a storage does for its index when entries of ledgers may be lost.
+
+    begin: puts ledgers into limbo, durably. None: index files do not move to another directory.
+    begin_all: records durably that every ledger of the bookie must go into limbo before anything is served. None: the
+        index raises its error instead.
+    header_of: returns the header of a ledger as memory knows it, or None.
+    """
+
+    begin: Callable[[Collection[int]], None] | None = None
+    begin_all: Callable[[], None] | None = None
+    header_of: Callable[[int], LedgerHeader | None] = lambda _: None
+
+
+NO_DOUBT = DoubtCallbacks()
+"""For an index without a storage."""
 
 
 class IndexMoves:
@@ -34,16 +49,14 @@ class IndexMoves:
         paths: IndexPaths,
         pages: IndexPages,
         fileless: LedgerHeaders,
-        doubt: Doubt | None,
-        header_of: HeaderOf,
+        in_doubt: DoubtCallbacks,
     ) -> None:
-        """`doubt` None: files do not move."""
         self._files = files
         self._paths = paths
         self._pages = pages
         self._fileless = fileless
-        self._doubt = doubt
-        self._header_of = header_of
+        self._doubt = in_doubt.begin
+        self._header_of = in_doubt.header_of
         self._refusing: set[int] = set()
         """Numbers of directories whose disks take no writes. Emptied by `noted`, and by `refusal` for lack of space."""
         self._no_space: OSError | None = None

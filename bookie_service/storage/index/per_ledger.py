@@ -13,7 +13,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate, StoredLedger
 from bookie_service.storage.index.index_file import count_positions, has_positions
-from bookie_service.storage.index.index_moves import Doubt, HeaderOf, IndexMoves
+from bookie_service.storage.index.index_moves import NO_DOUBT, DoubtCallbacks, IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.index_syncs import IndexSyncs
 from bookie_service.storage.index.index_writer import IndexWriter
@@ -60,21 +60,18 @@ class PerLedgerIndex:
         directories: Sequence[str],
         options: PageOptions,
         open_files_max: int,
-        doubt: Doubt | None = None,
-        header_of: HeaderOf = lambda _: None,
-        doubt_all: Callable[[], None] | None = None,
+        in_doubt: DoubtCallbacks = NO_DOUBT,
+        *,
         disks: DiskWork | None = None,
         places: FilePlaces | None = None,
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order.
 
-        `doubt`, `header_of`: see `IndexMoves`. Without `doubt` files do not move to another directory. `doubt_all`:
-        records durably that every ledger of the bookie must go into limbo before anything is served. `disks`: syncs the
-        files of each directory; None: one directory after the other. `places`: see `PlacedFile`.
+        `disks`: syncs the files of each directory; None: one directory after the other. `places`: see `PlacedFile`.
 
         Raises:
             StorageDamaged: a file of the whole bookie is unreadable; or headers of ledgers are lost, and there is no
-                `doubt_all`.
+                `in_doubt.begin_all`.
         """
         self._files = files
         self._known = IndexManifestWriter(files, directories, places=places)
@@ -82,7 +79,7 @@ class PerLedgerIndex:
         self._fileless = LedgerHeadersWriter(files, directories, self._known, places=places)
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
         self._file_systems = [_file_system(files, directory) for directory in directories]
-        moves = IndexMoves(files, self._paths, self._pages, self._fileless, doubt, header_of)
+        moves = IndexMoves(files, self._paths, self._pages, self._fileless, in_doubt)
         singly_max = options.files_synced_singly_max
         self._syncs = IndexSyncs(files, self._paths, disks or InTurn(), self._file_systems, singly_max)
         self._writer = IndexWriter(files, self._paths, self._pages, self._known, self._fileless, moves, self._syncs)
@@ -93,8 +90,8 @@ class PerLedgerIndex:
         self.last_entry = self._reader.last_entry
         self.notices = _notices(self._known)
         if not self._known.is_complete:
-            self._learn_files(doubt_all)
-        self._settle_fileless(doubt_all)
+            self._learn_files(in_doubt.begin_all)
+        self._settle_fileless(in_doubt.begin_all)
 
     def _learn_files(self, doubt_all: Callable[[], None] | None) -> None:
         """Record all index files. Put all ledgers in doubt if a disk hides some, or does not make them durable.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bookie_service.storage.index.index_moves import DoubtCallbacks
 from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
@@ -26,11 +27,13 @@ class _FileStorage(BaseLedgerStorage):
             directories,
             options.pages,
             options.reader_files_max,
-            self.limbo.begin,
-            self.known_header,
-            lambda: DirtyMarker(files, directories).set(journal_is_complete=False),
-            self.disks,
-            self._places,
+            DoubtCallbacks(
+                self.limbo.begin,
+                lambda: DirtyMarker(files, directories).set(journal_is_complete=False),
+                self.known_header,
+            ),
+            disks=self.disks,
+            places=self._places,
         )
 
 
