@@ -41,6 +41,7 @@ LAYERS = (
         "bkspark.secret_files",
         "bkspark.changed_files",
         "bkspark.one_line",
+    "bkspark.cli.text_columns",
         "bkspark.arrow_sizes",
         "bkspark.decimals",
         "bkspark.buckets",
