@@ -41,7 +41,6 @@ LAYERS = (
         "bkspark.secret_files",
         "bkspark.changed_files",
         "bkspark.one_line",
-    "bkspark.cli.text_columns",
         "bkspark.arrow_sizes",
         "bkspark.decimals",
         "bkspark.buckets",
