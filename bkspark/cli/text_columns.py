@@ -1,4 +1,4 @@
-"""Texts in the columns of a terminal, where an East Asian character takes two and a combining one none. Pure."""
+"""Texts in the columns of a terminal, where an East Asian character takes two and a combining one none."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class _Half:
         self._window = -1
         """The number of the window whose quantiles `_quantiles` has."""
         self._quantiles = ""
-        """The lines of the quantiles of that window."""
+        """The lines of the quantiles. Replaced by `text` when a window was closed."""
 
     def text(self) -> str:
         histograms, which = self._recorded
@@ -118,7 +118,7 @@ class _Histogram:
         self._last = (-1, -1)
         """The count and the sum that `_text` shows."""
         self._text = ""
-        """The lines of the histogram when it had that count and sum."""
+        """All lines. Replaced by `text` when something was recorded."""
 
     def is_of(self, stage: Stage) -> bool:
         return stage == self._stage

@@ -80,6 +80,15 @@ def refused(key: str, text: str, what_is_right: str) -> ConfigurationError:
     return ConfigurationError(f"{key}={_shown(key, text)}: {what_is_right}")
 
 
+def _is_utf8(text: str) -> bool:
+    """Return whether a cookie and the metadata store can hold a text, which may come from bytes of other encodings."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _shown(key: str, text: str) -> str:
     if any(word in key.lower() for word in SECRET_WORDS):
         return "***"
@@ -227,6 +236,8 @@ class Values:
             raise self.refused(key, text, "it must name different directories, separated by commas")
         if "${" in text:
             raise self.refused(key, text, "it names a key or a variable that is not set")
+        if not all(map(_is_utf8, paths)):
+            raise self.refused(key, ",".join(paths), "its paths must be UTF-8, also that of the working directory")
         return paths
 
     def _ask(self, key: str, setting: Setting) -> str | None:
@@ -235,6 +246,8 @@ class Values:
         text = self._interpolated(key, self._values.get(key, "").strip()).strip()
         if "\0" in text:
             raise self.refused(key, text, "it must not hold a zero character")
+        if not _is_utf8(text):
+            raise self.refused(key, text, "it must be UTF-8")
         return text or None
 
     def _interpolated(self, key: str, text: str) -> str:

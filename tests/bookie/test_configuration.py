@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import socket
 from pathlib import Path
 
@@ -169,6 +170,9 @@ TLS = {"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
         ({"zkEnableSecurity": "true"}, "zkEnableSecurity=true needs an identity"),
         ({"disableServerSocketBind": "true"}, "this bookie has no way to be reached other than its port"),
         ({"passwd": "s3cret\0"}, "passwd=***: it must not hold a zero character"),
+        # Python gives such halves of surrogates for bytes of arguments and variables that are not UTF-8.
+        ({"ledgerDirectories": "/a\udce9"}, "ledgerDirectories='/a\\udce9': it must be UTF-8"),
+        ({"passwd": "s3cret\udce9"}, "passwd=***: it must be UTF-8"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(values: dict[str, str], complaint: str) -> None:
@@ -176,6 +180,16 @@ def test_mistakes_are_reported_in_one_line(values: dict[str, str], complaint: st
         configure(values)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_directory_below_a_working_directory_that_is_not_utf8_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = os.path.join(os.fsencode(tmp_path), b"\xe9")
+    os.mkdir(odd)
+    monkeypatch.chdir(os.fsdecode(odd))
+    with pytest.raises(ConfigurationError, match=r"ledgerDirectories=.*: its paths must be UTF-8"):
+        configure({"ledgerDirectories": "ledgers"})
 
 
 def test_every_key_of_apache_is_accepted_and_keys_without_effect_are_reported() -> None:

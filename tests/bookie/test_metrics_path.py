@@ -54,7 +54,7 @@ def test_other_work_is_done_between_the_steps_of_a_scrape(monkeypatch: pytest.Mo
 
 
 def test_label_that_is_not_utf8_does_not_end_every_scrape() -> None:
-    """A path that `BK_ledgerDirectories` names in other bytes: Python has them as halves of pairs of surrogates."""
+    """Python has bytes that are not UTF-8 as halves of pairs of surrogates."""
     registry = Registry()
     registry.add(lambda: [gauge("used", 1, {"directory": "/a\udcff"})])
     assert asyncio.run(scraped(registry)).body == b'# TYPE used gauge\nused{directory="/a\\udcff"} 1\n'

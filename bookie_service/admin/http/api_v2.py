@@ -460,7 +460,7 @@ class ApiV2:
     async def _one_operation(self, request: HttpRequest) -> object:
         operation = self._operations.find(request.query["operation_id"])
         if operation is None:
-            raise HttpError(HTTPStatus.NOT_FOUND, "there is no such operation, or it ended long ago")
+            raise HttpError(HTTPStatus.NOT_FOUND, "there is no such operation of this process, or it ended long ago")
         return operation.as_json()
 
 

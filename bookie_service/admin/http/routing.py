@@ -115,7 +115,7 @@ async def _in_turns(texts: Iterator[str]) -> bytes:
         if time.monotonic() - began > STEP_S:
             await asyncio.sleep(PAUSE_S)
             began = time.monotonic()
-    # A path of the configuration need not be UTF-8.
+    # One label that is not UTF-8 must not end every scrape.
     return "".join(made).encode(errors="backslashreplace")
 
 
