@@ -6,6 +6,8 @@ Each test is about one step of a bookie without threads.
 from __future__ import annotations
 
 import errno
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,19 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from bookie_service.gc.gc_policy import UnlistedLedgers
+from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
+from bookie_service.storage.io.disk_threads import DiskThreads
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.placed_file import PlacedFile
+from bookie_service.storage.ledgers.interface import Flush
 from bookie_service.storage.ledgers.tombstones import KEPT_S, Tombstones
 from tests.bookie.serving import KEY, adds, stored
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
-from tests.bookie.test_changes import add, fence
+from tests.bookie.test_changes import Client, add, fence
+from tests.bookie.test_deferrals import BYPASSING, DEFERRED
 from tests.bookie.test_durable_steps import new_disk
-from tests.bookie.test_taking_adds import after_crash, new_twin
-from tests.bookie.v3_peer import FENCE, PIGGYBACK, request
+from tests.bookie.test_taking_adds import after_crash, new_twin, offer, run_of
+from tests.bookie.v3_peer import FENCE, PIGGYBACK, add_frames, request
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import lac_packet
 
@@ -185,3 +191,124 @@ def test_the_keys_of_a_recovery_are_compared_for_each_read() -> None:
         statuses.append(int.from_bytes(peer.sent[at + 8 : at + 12], "big"))
         at += 4 + int.from_bytes(peer.sent[at : at + 4], "big")
     assert sorted(statuses) == [Status.EOK, Status.EOK, Status.EUA]
+
+
+# ---- what is acknowledged ----
+
+
+def test_a_run_of_ordinary_adds_is_acknowledged_after_its_sync() -> None:
+    twin, client = new_twin(), Client()
+    add(twin, (5, 0))
+    assert offer(twin, client, run_of(5, [1, 2]))
+    while not client.sent:
+        assert after_crash(twin).read(5, 2)[0] == Status.ENOENTRY
+        twin.journals[0].step()
+    assert client.statuses == [Status.EOK] * 2
+    assert after_crash(twin).read(5, 2)[0] == Status.EOK
+
+
+def test_a_new_ledger_is_known_with_its_key_when_its_first_deferred_add_is_acknowledged() -> None:
+    """Only later adds may be lost by a power cut: without the key, a stranger could begin the ledger."""
+    served = ServedBookie()
+    peer = served.connect()
+    peer.received += add_frames(5, 0, [b"one", b"two"], 1, **DEFERRED)
+    served.turns_until(lambda: bool(peer.sent))
+    assert after_crash(served.twin).header(5).master_key == KEY
+
+
+def test_a_flush_that_only_makes_room_answers_no_force() -> None:
+    """The positions of its entries may still be in memory alone."""
+    served = ServedBookie()
+    peer, forcing = served.connect(), served.connect()
+    peer.received += add_frames(5, 0, [b"one"], 1, **BYPASSING)
+    served.turns_until(lambda: bool(peer.sent))
+    assert served.bookie.checkpoint(advances_checkpoint=False)
+    forcing.received += v3.encode_message(request(protocol.FORCE_LEDGER, 7, ledgerId=5))
+    served.turn()
+    assert served.twin.checkpoints.step()
+    served.turn()
+    assert not forcing.sent
+    assert served.twin.checkpoints.step()
+    served.turns_until(lambda: bool(forcing.sent), 10)
+
+
+def test_a_flush_that_a_late_disk_keeps_from_the_marks_answers_no_force() -> None:
+    served = ServedBookie()
+    peer = served.connect()
+    peer.received += add_frames(5, 0, [b"one"], 1, **BYPASSING)
+    served.turns_until(lambda: bool(peer.sent))
+    write: Callable[..., None] = served.twin.store.write_flush
+
+    def write_flush(flush: Flush, **named: Any) -> None:
+        write(flush, **named)
+        flush.advances_checkpoint = False
+
+    served.twin.store.write_flush = write_flush  # type: ignore[method-assign]
+    peer.sent.clear()
+    peer.received += v3.encode_message(request(protocol.FORCE_LEDGER, 7, ledgerId=5))
+    served.turn()
+    assert served.twin.checkpoints.step()
+    served.turn()
+    assert not peer.sent
+    served.twin.store.write_flush = write  # type: ignore[method-assign]
+    assert served.bookie.checkpoint()
+    assert served.twin.checkpoints.step()
+    served.turns_until(lambda: bool(peer.sent), 10)
+
+
+def test_every_add_asks_for_a_sync_but_a_deferred_one_to_a_known_ledger() -> None:
+    served = ServedBookie()
+    peer, thread = served.connect(), served.twin.journals[0].thread
+    submit: Callable[..., int] = thread.submit
+    deferred: list[bool] = []
+
+    def noting(records: Any, **named: Any) -> int:
+        deferred.append(named.get("deferred", False))
+        return submit(records, **named)
+
+    thread.submit = noting  # type: ignore[method-assign]
+    for number, (ledger_id, first_entry, flags) in enumerate(
+        ((5, 0, {}), (5, 9, {}), (6, 0, DEFERRED), (6, 9, DEFERRED))
+    ):
+        peer.sent.clear()
+        peer.received += add_frames(ledger_id, first_entry, [b"x"] * 9, 10 * number, **flags)
+        served.turns_until(lambda: bool(peer.sent))
+    assert deferred == [False, False, False, True]
+
+
+def test_the_fence_of_a_ledger_that_came_back_does_not_hang_on_the_list_of_dropped_ones() -> None:
+    twin = new_twin()
+    add(twin, (5, 0))
+    fence(twin, 5)
+    twin.checkpoint()
+    twin.store.prepare_drop([5], [5], 1000)
+    assert twin.store.drop([5]) == [5]
+    twin.store.sync_dropped([5])
+    assert add(twin, (5, 0), flags=v2.RECOVERY_ADD) == [Status.EOK]
+    twin.store.tombstones.remember([], 1000 + KEPT_S)
+    assert after_crash(twin).header(5).fenced
+
+
+def test_threads_of_directories_end_with_the_storage() -> None:
+    before = set(threading.enumerate())
+    disks = DiskThreads(["/a", "/b"])
+    assert disks.run({1: lambda: 7})[1].result() == 7
+    (started,) = set(threading.enumerate()) - before
+    disks.stop()
+    assert not started.is_alive()
+    disks.stop()
+
+
+def test_the_generation_of_the_headers_is_in_every_later_version_of_the_list() -> None:
+    """A list that is rewritten without it would say that there are no headers, and no fences in them."""
+    files = SimulatedFiles(new_disk("/a"))
+    manifest = IndexManifestWriter(files, ["/a"], rows_beside=0)
+    manifest.note({5: 600})
+    manifest.note_headers(3, 200)
+    assert IndexManifest(files, ["/a"]).headers == (3, 200)
+    for size in range(1, 20):
+        manifest.note({5: 600 + size})
+    manifest.note({5: 0})
+    assert IndexManifest(files, ["/a"]).headers == (3, 200)
+    manifest.forget_headers()
+    assert IndexManifest(files, ["/a"]).headers is None

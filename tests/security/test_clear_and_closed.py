@@ -1,4 +1,4 @@
-"""What a peer in clear cannot do beside TLS, and what a closed connection no longer owes, without sockets and time."""
+"""What a peer in clear cannot do beside TLS, what a closed connection no longer owes, and which rights are needed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v3
+from bkspark.wire import v2, v3
 from bkspark.wire.start_tls import encode_start_tls
+from bkspark.wire.status import Status
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.gate import BYTES_MAX, REQUESTS_MAX, REQUIRED_START_TLS_WAIT_S, START_TLS_WAIT_S, Gate
 from bookie_service.network.tls_handshakes import ListenerTls
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie
 from tests.bookie.v3_peer import PIGGYBACK, add_frames, request
+from tests.security.authorized import AuthorizedBookie, Metadata, facts
 from tests.security.certificates import Authority
 from tests.security.sasl_serving import by_digest
 from tests.security.tls_serving import listener
@@ -144,3 +146,15 @@ def test_one_login_waits_for_start_tls_once() -> None:
     secured = Gate(None, offers_tls=True)
     assert secured.opens_with_tls(None)
     assert secured.hold(b"login") == 0.0, "TLS has begun already"
+
+
+# ---- rights ----
+
+
+@pytest.mark.parametrize(
+    ("rights", "status"), [("write", Status.EUA), ("fence", Status.EUA), ("write,fence", Status.EOK)]
+)
+def test_an_add_of_a_recovery_needs_the_right_to_write_and_the_right_to_fence(rights: str, status: int) -> None:
+    bookie = AuthorizedBookie(f"anonymous {rights} *", Metadata([facts(5)]))
+    answer = bookie.ask(bookie.connect(), adds(5, 0, [b"one"], v2.RECOVERY_ADD))
+    assert int.from_bytes(answer[8:12], "big") == status

@@ -238,6 +238,8 @@ def test_finished_ledgers_are_kept_as_ranges() -> None:
     offset = form.to_json({str(i): LedgerOffset(i, i, is_finished=i % 2 == 0) for i in (10, 9, 2)})
     assert json.dumps(offset) == '{"finished": [[2, 2], [10, 10]], "ledgers": {"9": 9}, "selection": "x", "version": 1}'
     assert form.from_json(offset, "x") == {"9": LedgerOffset(9, 9)}
+    with pytest.raises(ConfigurationError, match="is of ledgers 'x', but 'y' are read"):
+        ManyLedgers("y").from_json(offset, "the checkpoint")
 
 
 @pytest.mark.spark

@@ -167,6 +167,8 @@ def test_limit_is_shared_out_evenly_and_wholly():
     assert fair_share([10, 1], 4) == [3, 1]
     assert fair_share([0, 0], 5) == [0, 0]
     assert fair_share([5, 5, 5], 2) == [1, 1, 0]
+    assert fair_share([5, 5, 5], 2, turn=1) == [1, 0, 1], "a remainder goes to others in the next turn"
+    assert fair_share([5, 5, 5], 2, turn=2) == [0, 1, 1]
     assert fair_share([3, 9, 1], 100) == [3, 9, 1]
     for seed in range(200):
         chance = random.Random(seed)
