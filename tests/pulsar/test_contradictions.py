@@ -1,4 +1,4 @@
-"""Entries that contradict themselves or each other: an error that says how, and never a message that no producer sent."""
+"""Entries that contradict themselves or each other: an error that says how, and never a message that was not sent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_reader_knows_a_transaction_that_is_aborted_where_it_begins() -> None:
     assert found.aborted == {(0, 2): EntryPosition(7, 1), (0, 3): EntryPosition(7, 2)}
 
 
-def test_half_of_a_transaction_id_is_not_a_transaction() -> None:
+def test_half_of_a_transaction_id_does_not_name_a_transaction() -> None:
     assert not decoded(single(Message(b"x"), txnid_least_bits=1)).has_transaction.any()
     assert not decoded(single(Message(b"x"), txnid_most_bits=1)).has_transaction.any()
     assert decoded(single(Message(b"x"), txnid_most_bits=0, txnid_least_bits=0)).has_transaction.all()
