@@ -370,7 +370,6 @@ class ReadPlanner:
         wanted = self._options.offset_of(snapshot.name, "endingOffsets")
         if self._options.ending_timestamp is not None:
             until = self._absolute(self._options.ending_timestamp)
-            check_times(self._options, snapshot, until)
             return await reading.until(self._opener(snapshot), snapshot, until, readable, self._now_ms)
         if isinstance(wanted, int):
             return await reading.before(self._opener(snapshot), snapshot, readable, -wanted)
@@ -387,6 +386,13 @@ class ReadPlanner:
                 "nothing would be read: exchange them"
             )
         return end
+
+    def check_lost_times(self) -> None:
+        """Report logs that have lost all entries from before `endingTimestamp`. Raises DataLoss as `check_times`."""
+        until = self._options.ending_timestamp
+        if until is not None:
+            for snapshot in self.looked_at:
+                check_times(self._options, snapshot, self._absolute(until))
 
     async def _check_reached(self, option: str, snapshot: LogSnapshot, position: Position, readable: Position) -> None:
         """Raise ConfigurationError if a position is after the readable entries, or after the end of its ledger."""

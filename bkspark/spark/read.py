@@ -78,6 +78,7 @@ class BookKeeperReader(DataSourceReader):
 
         async def plan() -> list[ReadPartition]:
             ranges = await ranges_to_read(planner, options)
+            planner.check_lost_times()
             return await planner.partitions(ranges, leaves_out=await self._leaves_out(planner, ranges))
 
         return run(plan)
