@@ -278,7 +278,7 @@ def test_lost_headers_put_every_ledger_in_doubt(
     for _ in range(2):
         with Serving(fenced, suspects=suspects) as serving, serving.connect() as peer:
             for ledger_id in (UNKNOWN, UNKNOWN + 49, HELD):
-                assert peer.add(ledger_id, 1, [b"late"])[0] in (Status.EUA, Status.EFENCED)
+                assert peer.add(ledger_id, 1, [b"late"])[0] in (Status.EIO, Status.EFENCED)
                 assert peer.read(ledger_id, 1).status == Status.EIO
             assert peer.read(HELD, 0).body == stored(HELD, 0, b"held")
     assert f"{path}" in caplog.text
@@ -309,7 +309,7 @@ def test_records_in_the_journal_of_a_ledger_whose_header_is_lost_are_kept(fenced
     headers_file(fenced).unlink()
     with Serving(fenced) as serving, serving.connect() as peer:
         assert peer.read(UNKNOWN, 0).body == stored(UNKNOWN, 0, b"recovered")
-        assert peer.add(UNKNOWN, 1, [b"late"])[0] in (Status.EUA, Status.EFENCED)
+        assert peer.add(UNKNOWN, 1, [b"late"])[0] in (Status.EIO, Status.EFENCED)
 
 
 def test_record_that_a_crash_tore_is_not_a_loss(fenced: ServiceOptions) -> None:

@@ -88,7 +88,7 @@ def assert_served(options: ServiceOptions, ledger_id: int, payloads: Sequence[by
         for entry_id, payload in enumerate(payloads):
             assert peer.read(ledger_id, entry_id).body == stored(ledger_id, entry_id, payload)
         assert peer.read(ledger_id, len(payloads)).status == Status.EIO
-        assert peer.add(ledger_id, len(payloads), [b"late"])[0] in (Status.EUA, Status.EFENCED)
+        assert peer.add(ledger_id, len(payloads), [b"late"])[0] in (Status.EIO, Status.EFENCED)
 
 
 # ---- index files ----
