@@ -295,7 +295,7 @@ def test_options_in_conflict_are_both_named(use, given, part):
     ("given", "part"),
     [
         ({"log": "a", "startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
-        ({"topic": "a", "readCompacted": "true", "endingTimestamp": "5"}, "'readCompacted' reads a topic whole"),
+        ({"topic": "a", "readCompacted": "true", "endingTimestamp": "5"}, "'readCompacted' reads a topic completely"),
         ({"inspect": "logs", "pulsarUri": "zk://h:1"}, "'pulsarUri' has no effect on a read of 'inspect' logs"),
         ({"topic": "a", "publishTimeSlack": "1s"}, "'publishTimeSlack' needs 'startingTimestamp'"),
         ({"log": "a", "startingOffsets": "latest", "endingOffsets": "latest"}, "reads nothing"),
