@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.blocking import Client
+from bkspark.blocking import Client, LedgerReader
 from tests.bookie.prometheus import EXPRESSIONS, is_filled, needs_prometheus, published_panels, running_prometheus
 from tests.bookie.published_panels import BOOKIES, GONE
 from tests.cli.console import Console
@@ -69,6 +69,21 @@ def test_metrics_of_apaches_that_are_not_here_are_listed(pair: Pair) -> None:
     assert not missing, " ".join(missing)
 
 
+READ_THREADS = 8
+"""`numReadWorkerThreads` of Apache's bookie. Its metrics have a value for each thread, and a sum over them is empty if
+one of them read nothing in the last second. The thread is the ledger's id modulo their number."""
+
+
+def striped(client: Client) -> LedgerReader:
+    """Return a ledger with an entry that only Apache's bookie has, and one that only ours has.
+
+    The client may leave the slower bookie out of reads of entries that both have.
+    """
+    with client.create(ensemble=2, write_quorum=1, ack_quorum=1) as writer:
+        writer.append_many([b"x" * 1000] * 2)
+    return client.open(writer.ledger_id)
+
+
 @pytest.fixture
 def load(pair: Pair) -> Iterator[None]:
     """Entries are added to both bookies and read all the time, also such as no cache has."""
@@ -76,10 +91,8 @@ def load(pair: Pair) -> Iterator[None]:
 
     def write() -> None:
         with Client(pair.uri) as client:
-            # Each entry of the first ledger is on one bookie: the client may leave the slower one out of other reads.
-            with client.create(ensemble=2, write_quorum=1, ack_quorum=1) as first:
-                first.append_many([b"x" * 1000] * 200)
-            writer, closed = client.create(ensemble=2, write_quorum=2, ack_quorum=2), [client.open(first.ledger_id)]
+            for_threads = [striped(client) for _ in range(READ_THREADS)]
+            writer, closed = client.create(ensemble=2, write_quorum=2, ack_quorum=2), [client.open(0)]
             for number in itertools.count(1):
                 # Often enough for each second to have a quantile.
                 if stopping.wait(0.05):
@@ -90,8 +103,8 @@ def load(pair: Pair) -> Iterator[None]:
                     closed.append(client.open(writer.ledger_id))
                     writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
                 closed[0].read(0, 199)
-                for entry in range(0, 200, 19):
-                    closed[0].read(entry, entry)
+                for reader in for_threads:
+                    reader.read(0, 1)
                 # An entry of an older ledger: the first one that is read after a flush comes from the disk.
                 older, entry = closed[number % len(closed)], 37 * number % 200
                 older.read(entry, entry)
