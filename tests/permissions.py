@@ -13,7 +13,11 @@ def open_to_others(folder: Path, *, group_id: int | None = None) -> list[str]:
     for parent, directories, files in os.walk(folder):
         for name in (*directories, *files):
             path = Path(parent, name)
-            found = path.lstat()
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                # The process that runs has given a new file its name, or removed one.
+                continue
             mode = stat.S_IMODE(found.st_mode)
             if stat.S_ISDIR(found.st_mode):
                 right = (0o700,) if group_id is None else (0o2750,)
