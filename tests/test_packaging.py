@@ -108,3 +108,14 @@ def _run(installed: Path, folder: Path, program: str) -> str:
     done = subprocess.run([sys.executable, "-P", "-c", program], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_generated_modules_load_with_the_oldest_protobuf_that_setup_allows() -> None:
+    """protobuf refuses a module that a newer version generated (cross-version runtime guarantee)."""
+    (oldest,) = re.findall(r"^ +protobuf>=([0-9.]+),", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    generated = [path for package in PACKAGES for path in (ROOT / package).rglob("*_pb2.py")]
+    assert len(generated) >= 3
+    for path in generated:
+        versions = re.search(r"ValidateProtobufRuntimeVersion\(\s*\S+,\s*(\d+),\s*(\d+),\s*(\d+),", path.read_text())
+        assert versions is not None, path
+        assert ".".join(versions.groups()) == oldest, path
