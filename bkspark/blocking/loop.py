@@ -129,6 +129,7 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
 
     try:
         while True:
+            # As `check_process`, without a call for each item of a scan.
             if made_in != os.getpid():
                 raise _made_elsewhere(made_in)
             try:

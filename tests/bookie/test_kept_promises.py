@@ -75,12 +75,13 @@ def test_a_fence_is_remembered_before_the_index_gives_up_its_ledger() -> None:
     fence(twin, 5)
     twin.checkpoint()
 
-    def disown(ledger_ids: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    def fault(operation: str, path: str) -> OSError | None:
+        return OSError(errno.EIO, "Input/output error", path) if "indexFiles" in path else None
 
-    twin.store.index.disown = disown  # type: ignore[method-assign, assignment]
+    twin.disk.fault = fault
     with pytest.raises(OSError, match="Input/output"):
         twin.store.prepare_drop([5], [5], 1)
+    twin.disk.fault = None
     assert 5 in twin.store.tombstones
     assert 5 in after_crash(twin).store.tombstones
 

@@ -44,7 +44,7 @@ LOGS = ("mine", "theirs")
 SELECTORS = ("*", "id:2-4", *(f"log:{log}" for log in LOGS))
 NO_RULES = (
     b"",
-    b"nobody",
+    b"stranger",
     b"digest:user read",
     b"digest:user rd log:mine",
     b"digest:user read log:mine\n\xff",

@@ -13,7 +13,7 @@ from bookie_service.admin.log_output import TextFormatter
 from bookie_service.settings.http_options import HttpOptions
 from tests.security.test_http_access import TOKENS, access_file, served
 
-RIGHT, WRONG = (f"Authorization: Bearer {token}\r\n" for token in (TOKENS["destroy"], "a-token-that-nobody-has"))
+RIGHT, WRONG = (f"Authorization: Bearer {token}\r\n" for token in (TOKENS["destroy"], "an-unknown-token"))
 
 
 def answer_to(port: int, head: str, *, host: str = "localhost") -> tuple[int, list[str], str]:
