@@ -227,16 +227,16 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
         control.serving(directories, LiveCommands(operator), _permits(parts.authorization)),
         _repairing(configuration, parts.bound.bookie_id, service.registry, operator.keys),
     ):
-        event_loop.spare_collections()
-        operator.serve(registration)
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, _reload, operator, parts.manager, set())
-        loop.add_signal_handler(signal.SIGUSR1, _log_state, operator)
-        event_loop.share_interpreter()
-        await event_loop.forget_start()
-        _announce(parts.bound, ports, parts.start.as_json)
-        parts.manager.ready(_SERVING)
-        await _first_of(parts.stopping, service.full, service.failed, registration.lost)
+        with event_loop.TimedCollections():
+            operator.serve(registration)
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, _reload, operator, parts.manager, set())
+            loop.add_signal_handler(signal.SIGUSR1, _log_state, operator)
+            event_loop.share_interpreter()
+            await event_loop.forget_start()
+            _announce(parts.bound, ports, parts.start.as_json)
+            parts.manager.ready(_SERVING)
+            await _first_of(parts.stopping, service.full, service.failed, registration.lost)
 
 
 async def _stop(parts: _Parts, registration: Registration) -> None:

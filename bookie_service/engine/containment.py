@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bkspark.errors import ProtocolError
-
 logger = logging.getLogger(__name__)
 
 
@@ -33,8 +31,6 @@ def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], 
 
 
 def end_undecodable(client: Disconnectable, error: Exception) -> None:
-    """Log an unexpected error of decoding, and close the connection. A ProtocolError is raised again instead."""
-    if isinstance(error, ProtocolError):
-        raise error
+    """Log an unexpected error of decoding, and close the connection. A `ProtocolError` is expected: let it pass."""
     logger.error("bytes of a peer cannot be decoded: this is a defect of the bookie", exc_info=error)
     client.give_up("its bytes cannot be decoded")

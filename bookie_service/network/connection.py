@@ -530,6 +530,8 @@ class Connection:
         self._waiting = []
         try:
             self._waiting = self._runs(frames_max)
+        except ProtocolError:
+            raise
         except Exception as error:
             end_undecodable(self, error)
 

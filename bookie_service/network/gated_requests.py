@@ -85,6 +85,8 @@ class GatedRequests:
         """Serve or refuse the requests; False: the connection is closed, or the turn is over. Raises ProtocolError."""
         try:
             return self._serve(octets, turn)
+        except ProtocolError:
+            raise
         except Exception as error:
             # Nothing here changes the bookie's state.
             end_undecodable(self._client, error)
@@ -131,6 +133,8 @@ class GatedRequests:
         """Answer the AUTH message that waits: START_TLS has not come in time. Raises ProtocolError."""
         try:
             self._answer_held(0)
+        except ProtocolError:
+            raise
         except Exception as error:
             end_undecodable(self._client, error)
 

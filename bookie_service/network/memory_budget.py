@@ -78,6 +78,21 @@ class Receiver(Protocol):
         """Close the connection, which returns its memory."""
 
 
+class _Closed:
+    """A `Receiver` that is closed."""
+
+    def go_on_receiving(self) -> None:
+        """Does nothing: nothing is received."""
+
+    def give_up(self, why: str) -> None:
+        """Does nothing: it is closed and holds no memory."""
+
+
+CLOSED: Receiver = _Closed()
+"""In place of a closed connection. A buffer that kept the connection would form a cycle with it, which only Python's
+garbage collection frees: it took 2 ms eight times a second beside a flood of connections, and 45 ms each 1.5 s."""
+
+
 class MemoryBudget:
     """The budgets of one process, the buffer that its connections receive into, and the connections that wait for
     room."""

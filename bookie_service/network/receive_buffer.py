@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES
-from bookie_service.network.memory_budget import UNCOUNTED_BYTES, MemoryBudget, Receiver
+from bookie_service.network.memory_budget import CLOSED, UNCOUNTED_BYTES, MemoryBudget, Receiver
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -98,8 +98,9 @@ class ReceiveBuffer:
         self.end = size
 
     def clear(self) -> None:
-        """Drop all bytes, for good."""
+        """Drop all bytes and the connection, for good."""
         self._count(0)
+        self._owner = CLOSED
         self.octets = self._kept = _NOTHING
         self.end = 0
 

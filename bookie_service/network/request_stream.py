@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from bkspark.errors import ProtocolError
 from bkspark.wire.single_add import SingleAdd
 from bookie_service.engine.authorization import ALLOWED, ConnectionRights, Verdict
 from bookie_service.engine.bookie import Bookie
@@ -93,6 +94,8 @@ class RequestStream(ABC):
                 verdict, count = self._rights.judge(step.needed, step.ledgers(), asked)
                 if count < asked and verdict is not Verdict.WAIT:
                     step.keep(count)
+        except ProtocolError:
+            raise
         except Exception as error:
             end_undecodable(self._client, error)
             return False

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 
 from bookie_service.engine.responses import Parts
-from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, MemoryBudget, Receiver
+from bookie_service.network.memory_budget import CLOSED, LARGE_REPLY_BYTES, MemoryBudget, Receiver
 from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.storage.io.files import BUFFERS_PER_CALL_MAX
 
@@ -76,7 +76,8 @@ class SendBuffer:
         return self.size < size
 
     def clear(self) -> None:
-        """Drop the pending bytes."""
+        """Drop the pending bytes and the connection, for good."""
+        self._owner = CLOSED
         self._memory_budget.replies.give(sum(map(len, self._pending)))
         self._pending.clear()
         self.size = self._sent_of_first = 0

@@ -343,6 +343,12 @@ class TlsSocket:
             with contextlib.suppress(OSError):
                 self._socket.send(self._outgoing.read())
         self._socket.close()
+        # The connection's method: with it, the two form a cycle that only garbage collection frees.
+        self._on_secured = _do_nothing
+
+
+def _do_nothing() -> None:
+    """In place of `on_secured` once the socket is closed."""
 
 
 def _why(error: ssl.SSLError) -> str:

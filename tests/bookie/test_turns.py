@@ -15,7 +15,7 @@ import pytest
 
 from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits, Turns
 from bookie_service.network import event_loop
-from bookie_service.network.event_loop import TurnRecorder, forget_start, spare_collections
+from bookie_service.network.event_loop import TimedCollections, TurnRecorder, forget_start
 
 
 class Loop:
@@ -302,15 +302,36 @@ def test_an_error_of_one_does_not_stop_the_queue(loop: Loop) -> None:
     assert served == ["good"]
 
 
-def test_collections_pass_over_what_a_bookie_starts_with() -> None:
-    """A collection that goes through all modules takes 30 ms, and a flood of long polls makes one begin."""
-    frozen = gc.get_freeze_count()
+def test_collections_pass_over_what_a_bookie_starts_with_and_come_at_set_times() -> None:
+    """A collection that goes through all modules takes 30 ms. Python begins one whenever objects were made."""
+    # What the tests' own start froze counts here, too.
+    gc.unfreeze()
+    thresholds = gc.get_threshold()
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            collected.append(info["generation"])
+
+    async def serve() -> None:
+        with TimedCollections(interval_s=0.001, intervals=3):
+            assert gc.get_freeze_count() > 10_000
+            assert len(gc.get_objects()) < 1000
+            collected.clear()
+            made = [[each] for each in range(20_000)]
+            assert len(made) == 20_000
+            assert not collected, "20,000 new objects begin no collection in the middle of a turn"
+            while len(collected) < 6:
+                await asyncio.sleep(0.001)
+
+    gc.callbacks.append(note)
     try:
-        spare_collections()
-        assert gc.get_freeze_count() > frozen + 10_000
-        assert len(gc.get_objects()) < 1000
+        event_loop.run(serve())
     finally:
-        gc.unfreeze()
+        gc.callbacks.remove(note)
+        gc.freeze()
+    assert collected[:6] == [0, 0, 2, 0, 0, 2]
+    assert gc.get_threshold() == thresholds
 
 
 def test_recorder_forgets_the_turns_of_the_start() -> None:
