@@ -318,9 +318,9 @@ def test_collections_pass_over_what_a_bookie_starts_with_and_come_at_set_times()
             assert gc.get_freeze_count() > 10_000
             assert len(gc.get_objects()) < 1000
             collected.clear()
-            made = [[each] for each in range(20_000)]
-            assert len(made) == 20_000
-            assert not collected, "20,000 new objects begin no collection in the middle of a turn"
+            made = [[each] for each in range(10_000)]
+            assert len(made) == 10_000
+            assert not collected, "10,000 new objects begin no collection in the middle of a turn"
             while len(collected) < 6:
                 await asyncio.sleep(0.001)
 
