@@ -28,8 +28,6 @@ _SWITCH_S = 0.001
 _NEW_OBJECTS_MAX = 20_000
 """If this many more objects were made than freed, the new ones are scanned at once. It takes 3 ms; more take longer."""
 _NEVER = 1_000_000_000
-_YOUNGEST, _OLDEST = 0, 2
-"""Generations of Python's garbage collector."""
 T = TypeVar("T")
 
 
@@ -123,11 +121,15 @@ class TimedCollections:
     The objects of the start, most of which are modules that stay, are never scanned: that takes 30 ms.
     """
 
-    def __init__(self, interval_s: float = 1.0, intervals: int = 300) -> None:
-        """New objects are scanned every `interval_s`, and all objects once in this number of `intervals`."""
-        self._interval_s, self._intervals = interval_s, intervals
-        self._collected = 0
-        """How often new objects were scanned since all objects were."""
+    def __init__(self, interval_s: float = 1.0, recent_every: int = 10, all_every: int = 60) -> None:
+        """New objects are scanned every `interval_s`.
+
+        `recent_every`, `all_every`: after so many of these intervals, objects that were scanned since the last time are
+        scanned again, or all of them: connections of HTTP, which are asyncio's, form cycles and may last for long.
+        """
+        self._interval_s, self._recent_every, self._all_every = interval_s, recent_every, all_every
+        self._intervals = 0
+        """How many intervals are over."""
         self._timer: asyncio.TimerHandle | None = None
         self._thresholds = gc.get_threshold()
 
@@ -146,8 +148,9 @@ class TimedCollections:
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._collect)
 
     def _collect(self) -> None:
-        self._collected = (self._collected + 1) % self._intervals
-        gc.collect(_YOUNGEST if self._collected else _OLDEST)
+        self._intervals += 1
+        is_due = [self._intervals % every == 0 for every in (1, self._recent_every, self._all_every)]
+        gc.collect(max(generation for generation, is_now in enumerate(is_due) if is_now))
         self._plan()
 
 
