@@ -236,6 +236,25 @@ def test_disk_of_the_only_ledger_directory_that_lists_nothing_ends_the_start_and
         assert peer.read(7, 0).status == Status.ENOLEDGER
 
 
+def test_index_file_that_a_crash_left_on_a_disk_that_cannot_open_it_is_made_on_another(tmp_path: Path) -> None:
+    """Nothing lists the file, because the crash came first. It cannot be opened, and not be created again."""
+    files = GoneFiles()
+    left = tmp_path / "b" / "current" / "0" / "64" / "64.idx"
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer, flushing(tmp_path):
+        write_all(peer, 0)
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.touch()
+    files.fault = lambda operation, path: operation == "open" and "/b/" in path and path.endswith(".idx")
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        assert peer.add(100, 0, [b"a new ledger"]) == [Status.EOK]
+        settle(serving)
+        assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
+    assert serving.failure is None
+    files.fault = None
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        assert peer.read(100, 0).body == stored(100, 0, b"a new ledger")
+
+
 @pytest.mark.parametrize("how", ["a pass", "a stop"])
 def test_start_goes_on_without_the_disk_that_had_the_files_of_the_whole_bookie(tmp_path: Path, how: str) -> None:
     """They go to another directory while the bookie still runs."""

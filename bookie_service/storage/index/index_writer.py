@@ -369,8 +369,8 @@ class IndexWriter:
         """Return a ledger's file. A new file gets the pending header."""
         try:
             file = self._paths.open(self._files, ledger_id)
-        except FileNotFoundError:
-            return self._new(ledger_id)
+        except FileNotFoundError as missing:
+            return self._new(ledger_id, missing)
         try:
             if file.layout is None:
                 # A crash interrupted its creation, and the journal has the header and all entries; or the header is
@@ -387,7 +387,12 @@ class IndexWriter:
         assert header is not None, f"ledger {ledger_id} has entries but neither index file nor key"
         return header
 
-    def _new(self, ledger_id: int) -> IndexFile:
+    def _new(self, ledger_id: int, missing: FileNotFoundError) -> IndexFile:
+        """Create a ledger's file. `missing`: the error of opening it.
+
+        Raises:
+            OSError: its disk fails to open a file that a crash left before the file counted. The file moves then.
+        """
         header = self._waiting_header(ledger_id)
         path = self._paths.path(ledger_id)
         _, *directories = self._paths.directories(ledger_id)
@@ -396,7 +401,13 @@ class IndexWriter:
                 self._files.create_directory(directory)
                 self._new_names.add(os.path.dirname(directory))
         self._new_names.add(os.path.dirname(path))
-        file = IndexFile(self._files.create(path))
+        try:
+            created = self._files.create(path)
+        except FileExistsError:
+            if missing.__cause__ is None:
+                raise
+            raise missing.__cause__ from None
+        file = IndexFile(created)
         try:
             file.create(header)
         except BaseException:
