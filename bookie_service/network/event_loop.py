@@ -124,8 +124,8 @@ class TimedCollections:
     def __init__(self, interval_s: float = 1.0, recent_every: int = 10, all_every: int = 60) -> None:
         """New objects are scanned every `interval_s`.
 
-        `recent_every`, `all_every`: after this many of these intervals, objects that were scanned since the last time are
-        scanned again, or all of them: connections of HTTP, which are asyncio's, form cycles and may last for long.
+        `recent_every`, `all_every`: after this many intervals, objects scanned since the last time are scanned
+        again, or all of them: connections of HTTP, which are asyncio's, form cycles and may last for long.
         """
         self._interval_s, self._recent_every, self._all_every = interval_s, recent_every, all_every
         self._intervals = 0
