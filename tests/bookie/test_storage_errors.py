@@ -36,6 +36,7 @@ from tests.bookie.test_durable_steps import SMALL, new_disk, record, twin_of
 from tests.bookie.test_file_index import update
 from tests.bookie.test_journal import START, open_journal, path_of, replayed
 from tests.bookie.test_journal import record as fence_record
+from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin
@@ -255,6 +256,25 @@ def test_start_says_how_many_records_were_replayed_and_that_the_list_of_index_fi
     file.write([b"torn"], file.size())
     (notice,) = opened(twin).notices
     assert notice.startswith(f"{file.path} offset {file.size() - 4}: torn by a crash, or damaged")
+
+
+def test_flush_that_finds_space_only_after_the_start_is_not_a_checkpoint() -> None:
+    """The journal keeps its records: a ledger that was dropped now would be missing when they are replayed again."""
+    twin = twin_of()
+    assert add(twin, (4, 0)) == [Status.EOK]
+    image = crash_image(twin.disk, Loss.KEPT, Random(1))
+    full = OSError(errno.ENOSPC, "No space left on device", "/ledgers0")
+    image.fault = lambda operation, path: full if operation == "write" and path.startswith("/ledgers0") else None
+    again = BookieTwin(image, twin.setup, History())
+    assert again.disks.is_stuck
+    image.fault = None
+    again.settle()
+    assert not again.disks.is_stuck
+    assert not again.store.is_clean
+    assert again.store.droppable([4]) == []
+    again.checkpoint()
+    assert again.store.is_clean
+    assert again.store.droppable([4]) == [(4, False)]
 
 
 def test_damaged_list_of_ledgers_in_limbo_is_named_with_its_directories(tmp_path: Path) -> None:
