@@ -398,7 +398,7 @@ def test_commit_that_exactly_fills_a_transaction_is_published(monkeypatch: pytes
         logs = await Logs("a", "b", "c", "d").create()
         parts = [await logs.part(name, number + 1) for number, name in enumerate(logs.names)]
         monkeypatch.setattr(routing, "NODE_BYTES_MAX", 0)
-        with pytest.raises(MetadataError, match="a commit to 2 logs needs [0-9]+ bytes") as refused:
+        with pytest.raises(MetadataError, match=r"a commit to 2 logs needs [0-9]+ bytes") as refused:
             await logs.commits.publish(parts[:2], "j1")
         (needed,) = re.findall("needs ([0-9]+) bytes", str(refused.value))
         monkeypatch.setattr(routing, "NODE_BYTES_MAX", int(needed))
