@@ -1,4 +1,4 @@
-"""What an auditor does when it is elected, loses the election, or is told to wait; in virtual time, without bookies."""
+"""What an auditor does when it is elected, loses the election, or must wait; in virtual time, without bookies."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
+from bkspark.net.pool import AVOID_FAILED_S
 from bookie_service.replication import worker as worker_module
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
@@ -173,3 +174,19 @@ def test_failure_of_the_metadata_store_ends_the_other_repairs_too() -> None:
         assert await bench.cluster.store.locked() == set()
 
     play(test, tree)
+
+
+def test_bookie_that_takes_no_copies_again_and_again_is_avoided_for_longer_than_its_connection() -> None:
+    """It goes into quarantine, as one that fails writers does."""
+
+    async def test(bench: Bench) -> None:
+        await register(bench, SPARE)
+        ledger_id = await bench.new(CLOSED)
+        watcher = bench.cluster.context.watcher
+        for number in range(8):
+            assert not await bench.worker.repair(ledger_id)
+            assert bench.worker.failures == number + 1
+            await asyncio.sleep(AVOID_FAILED_S)
+        assert SPARE in (await watcher.replacements()).topology.avoided
+
+    play(test)
