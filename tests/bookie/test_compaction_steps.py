@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
+from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage.logs import log_scan
-from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
+from bookie_service.storage.logs.compaction import CompactionBlocked, Compactor, LogInDoubt
 from tests.bookie.collecting import without_limits
 from tests.bookie.test_changes import add, entry
 from tests.bookie.test_durable_steps import cut, restarted, twin_of
@@ -122,3 +123,24 @@ def test_log_with_entries_of_a_ledger_in_doubt_is_not_rewritten_and_looked_at_ag
     with pytest.raises(LogInDoubt, match="ledger 5, which has entries in"):
         compactor.rewrite(log_id, without_limits)
     assert not any(name.endswith(SUFFIX) for name in SimulatedFiles(disk).names("/ledgers0/current"))
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_compaction_that_cannot_be_finished_is_not_in_the_way_of_others(is_torn: bool) -> None:
+    twin = twin_of()
+    assert add(twin, *((4, entry_id) for entry_id in range(12))) == [Status.EOK] * 12
+    twin.checkpoint()
+    twin.store.seal_logs()
+    files = SimulatedFiles(twin.disk)
+    compactor = Compactor(files, twin.store, ["/ledgers0/current"])
+    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    assert intent is not None
+    copied = f"/ledgers0/current/{log_format.file_name(intent.new_id)}"
+    if is_torn:
+        files.open(f"{copied}{SUFFIX}").truncate(1100)
+    else:
+        broken = OSError(errno.EIO, "Input/output error", copied)
+        twin.disk.fault = lambda operation, path: broken if operation == "read" and path == copied else None
+    with pytest.raises(StorageDamaged if is_torn else CompactionBlocked):
+        compactor.finish(intent, without_limits)
+    assert compactor.unfinished is None
