@@ -106,7 +106,7 @@ def test_an_unfinished_frame_has_the_age_of_its_beginning(loop: SteppedLoop, bud
     assert "its frame is unfinished" in slow.why
 
 
-def test_a_connection_that_waits_for_room_is_not_given_up_for_its_frame(loop: SteppedLoop, budget: MemoryBudget) -> None:
+def test_a_connection_that_waits_for_room_is_not_given_up(loop: SteppedLoop, budget: MemoryBudget) -> None:
     """Its peer cannot send the rest."""
     Receiver(budget).take(LIMIT)
     receiver = Receiver(budget)
@@ -129,7 +129,7 @@ def test_a_frame_is_given_up_at_its_age_and_not_before(
     assert bool(slow.why) is is_given_up
 
 
-def test_of_those_that_wait_with_memory_the_last_gives_way(loop: SteppedLoop, budget: MemoryBudget) -> None:
+def test_the_last_of_those_that_wait_with_memory_gives_way(loop: SteppedLoop, budget: MemoryBudget) -> None:
     """The first one gets its room."""
     first, last = Receiver(budget), Receiver(budget)
     for receiver in (first, last):
