@@ -303,7 +303,7 @@ def poll(loop: SteppedLoop) -> bool:
 
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EINTR])
-def test_peer_that_leaves_before_it_is_accepted_is_no_error(code: int) -> None:
+def test_peer_that_leaves_before_it_is_accepted_ends_nothing(code: int) -> None:
     def test(loop: SteppedLoop, listener: Listener, failures: list[BaseException]) -> None:
         assert poll(loop)
         assert poll(loop)
