@@ -96,7 +96,9 @@ class Gate:
 
     @property
     def reason(self) -> str:
-        """Why a request was refused."""
+        """Why a request closes the connection."""
         if self.needs_tls:
             return "it sent a request in clear, and this bookie serves TLS only (tlsRequired=true)"
+        if not self.closes:
+            return "it sent a request before it was authenticated, and its kind of request cannot be refused"
         return "it sent a request before it was authenticated (authenticationRequired=true)"

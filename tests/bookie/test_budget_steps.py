@@ -106,6 +106,61 @@ def test_an_unfinished_frame_has_the_age_of_its_beginning(loop: SteppedLoop, bud
     assert "its frame is unfinished" in slow.why
 
 
+def test_a_connection_that_waits_for_room_is_not_given_up(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    """Its peer cannot send the rest."""
+    Receiver(budget).take(LIMIT)
+    receiver = Receiver(budget)
+    budget.begin_frame(receiver)
+    budget.wait(receiver, 1000)
+    loop.now = UNFINISHED_S + 0.3
+    loop.turn()
+    assert not receiver.why
+
+
+@pytest.mark.parametrize(("age_s", "is_given_up"), [(UNFINISHED_S - 0.01, False), (UNFINISHED_S, True)])
+def test_a_frame_is_given_up_at_its_age_and_not_before(
+    loop: SteppedLoop, budget: MemoryBudget, age_s: float, is_given_up: bool
+) -> None:
+    slow = Receiver(budget)
+    slow.take(LIMIT)
+    budget.begin_frame(slow)
+    loop.now = age_s
+    waiting(budget, 1000)
+    assert bool(slow.why) is is_given_up
+
+
+def test_the_last_of_those_that_wait_with_memory_gives_way(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    """The first one gets its room."""
+    first, last = Receiver(budget), Receiver(budget)
+    for receiver in (first, last):
+        receiver.take(HALF)
+        budget.wait(receiver, HALF, HALF)
+    loop.now = UNFINISHED_S + 0.3
+    loop.turn()
+    assert (bool(first.why), bool(last.why)) == (False, True)
+    loop.turn()
+    assert first.resumed == 1
+
+
+def test_room_that_comes_back_may_be_received_into_at_once(budget: MemoryBudget) -> None:
+    window = budget.window
+    assert budget.take(LIMIT)
+    assert budget.window == 0 < window
+    budget.give_back(LIMIT)
+    assert budget.window == window
+
+
+def test_nothing_is_given_up_after_the_end(loop: SteppedLoop, budget: MemoryBudget) -> None:
+    slow = Receiver(budget)
+    slow.take(LIMIT)
+    budget.begin_frame(slow)
+    waiting(budget, 1000)
+    budget.close()
+    loop.now = UNFINISHED_S + 0.3
+    loop.turn()
+    assert not slow.why
+
+
 def test_a_frame_that_ended_in_time_is_not_given_up(loop: SteppedLoop, budget: MemoryBudget) -> None:
     slow = Receiver(budget)
     slow.take(LIMIT)

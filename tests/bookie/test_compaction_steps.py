@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
+from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage.logs import log_scan
-from bookie_service.storage.logs.compaction import Compactor
+from bookie_service.storage.logs.compaction import CompactionBlocked, Compactor, LogInDoubt
 from tests.bookie.collecting import without_limits
 from tests.bookie.test_changes import add, entry
 from tests.bookie.test_durable_steps import cut, restarted, twin_of
@@ -89,3 +90,57 @@ def test_start_without_space_for_the_index_keeps_both_logs_and_a_later_one_finis
     last = restarted(again)
     assert (last.notices, last.store.logs.rotated()) == ([], [intent.new_id])
     assert [last.read(*each)[2] for each in held] == [entry(*each) for each in held]
+
+
+def test_removed_log_is_gone_after_a_power_cut_and_nothing_is_kept_of_it() -> None:
+    twin = twin_of()
+    assert add(twin, *((4, entry_id) for entry_id in range(12))) == [Status.EOK] * 12
+    twin.checkpoint()
+    # A crash leaves the log without a ledgers map, so that it is scanned.
+    again = restarted(twin)
+    (log_id,) = again.store.logs.rotated()
+    compactor = Compactor(SimulatedFiles(again.disk), again.store, ["/ledgers0/current"])
+    compactor.facts(log_id, without_limits)
+    assert set(compactor._scanned) == {log_id}
+    again.store.forget_log(log_id)
+    compactor.remove(log_id)
+    assert compactor._scanned == {}
+    assert log_format.file_name(log_id) not in cut(again.disk).names("/ledgers0/current")
+
+
+def test_log_with_entries_of_a_ledger_in_doubt_is_not_rewritten_and_looked_at_again_later() -> None:
+    """Its entries count although no position leads to them: a recovery of the ledger may need them."""
+    twin = twin_of()
+    assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
+    twin.checkpoint()
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+    SimulatedFiles(disk).remove("/ledgers0/current/0/5/5.idx")
+    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
+    (log_id,) = again.store.logs.rotated()
+    compactor = Compactor(SimulatedFiles(disk), again.store, ["/ledgers0/current"])
+    assert compactor.facts(log_id, without_limits).ledger_ids.tolist() == [4, 5]
+    assert compactor._scanned == {}, "the doubt may end"
+    with pytest.raises(LogInDoubt, match="ledger 5, which has entries in"):
+        compactor.rewrite(log_id, without_limits)
+    assert not any(name.endswith(SUFFIX) for name in SimulatedFiles(disk).names("/ledgers0/current"))
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_compaction_that_cannot_be_finished_is_not_in_the_way_of_others(is_torn: bool) -> None:
+    twin = twin_of()
+    assert add(twin, *((4, entry_id) for entry_id in range(12))) == [Status.EOK] * 12
+    twin.checkpoint()
+    twin.store.seal_logs()
+    files = SimulatedFiles(twin.disk)
+    compactor = Compactor(files, twin.store, ["/ledgers0/current"])
+    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    assert intent is not None
+    copied = f"/ledgers0/current/{log_format.file_name(intent.new_id)}"
+    if is_torn:
+        files.open(f"{copied}{SUFFIX}").truncate(1100)
+    else:
+        broken = OSError(errno.EIO, "Input/output error", copied)
+        twin.disk.fault = lambda operation, path: broken if operation == "read" and path == copied else None
+    with pytest.raises(StorageDamaged if is_torn else CompactionBlocked):
+        compactor.finish(intent, without_limits)
+    assert compactor.unfinished is None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +21,12 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.network.connection import Connection
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
+from bookie_service.network.listener import Listener
 from tests.bookie.serving import Peer, Serving, service_options
+from tests.bookie.simulated_connections import SteppedLoop
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer
 from tests.polling import wait_until
 
@@ -235,3 +242,110 @@ def test_a_connection_with_a_long_poll_counts_as_busy(tmp_path: Path) -> None:
             follower.ask(protocol.READ_ENTRY, ledgerId=5, entryId=-1, previousLAC=5, timeOut=1500, flag=PIGGYBACK)
             wait_until(lambda: is_served(serving), "the writer, which is idle, to make room")
             assert follower.answer().status == 0
+
+
+def test_connection_that_closed_when_it_was_idle_makes_no_room() -> None:
+    bench = Bench(ConnectionLimits(10, 2, reserved=0, idle_s=10))
+    first, second = bench.connect_many(2, sends=True)
+    bench.pass_time(12)
+    first.close()
+    second.send()
+    assert bench.connect(sends=True) is not None
+    assert bench.connect() is None, "both places of the address are taken"
+    assert len(bench.connections) == 2
+
+
+# ---- accepting ----
+
+
+class Listening:
+    """A listening socket whose `accept` raises these errors, one after the other, and then has no peer."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return 7 if self.is_open else -1
+
+    def setblocking(self, flag: bool) -> None:
+        """It never blocks."""
+
+    def listen(self, backlog: int) -> None:
+        """It listens already."""
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        code = self._codes.pop(0) if self._codes else errno.EAGAIN
+        raise OSError(code, os.strerror(code))
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def accepting(listening: Listening, test: Callable[[SteppedLoop, Listener, list[BaseException]], None]) -> None:
+    """Run a test with a listener on a loop that the test steps."""
+    loop, failures = SteppedLoop(), list[BaseException]()
+
+    async def run() -> None:
+        listener = Listener(listening, lambda *_: None, failures.append)  # type: ignore[arg-type]
+        listener._loop = loop  # type: ignore[assignment]
+        listener.start()
+        test(loop, listener, failures)
+
+    asyncio.run(run())
+
+
+def poll(loop: SteppedLoop) -> bool:
+    """Let the loop report peers that wait; return whether it watches the socket."""
+    for callback, arguments in list(loop._readers.values()):
+        callback(*arguments)
+    return bool(loop._readers)
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EINTR])
+def test_peer_that_leaves_before_it_is_accepted_ends_nothing(code: int) -> None:
+    def test(loop: SteppedLoop, listener: Listener, failures: list[BaseException]) -> None:
+        assert poll(loop)
+        assert poll(loop)
+        assert failures == []
+
+    accepting(Listening(code), test)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_listener_without_descriptors_pauses_and_stays_closed_once_it_is(is_closed: bool) -> None:
+    def test(loop: SteppedLoop, listener: Listener, failures: list[BaseException]) -> None:
+        poll(loop)
+        assert not poll(loop)
+        if is_closed:
+            listener.close()
+            listener.close()
+        loop.now = 2.0
+        loop.turn()
+        assert poll(loop) is not is_closed
+        assert failures == []
+
+    accepting(Listening(errno.EMFILE), test)
+
+
+def test_error_of_the_listening_socket_itself_is_reported() -> None:
+    def test(loop: SteppedLoop, listener: Listener, failures: list[BaseException]) -> None:
+        poll(loop)
+        assert not poll(loop)
+        assert len(failures) == 1
+
+    accepting(Listening(errno.EINVAL), test)
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_accepted_sockets_have_the_options_of_the_port(tmp_path: Path, option: bool) -> None:
+    options = service_options(tmp_path, connection=ConnectionOptions(no_delay=option, keep_alive=option))
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(1, 0).status == Status.ENOLEDGER
+        (member,) = serving.call(lambda: list(serving.service._connections.all()))
+        assert isinstance(member, Connection)
+        values = [
+            member._socket.getsockopt(level, name)
+            for level, name in ((socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        ]
+        assert [bool(value) for value in values] == [option] * 2

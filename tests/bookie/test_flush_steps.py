@@ -8,17 +8,20 @@ from random import Random
 
 import pytest
 
+from bkspark.wire import v2
+from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
+from bookie_service.engine.responses import Parts
 from bookie_service.storage.ledgers import base
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_scan import LogScan
-from tests.bookie.test_changes import add, entry
+from tests.bookie.test_changes import KEY, add, entry
 from tests.bookie.test_durable_steps import twin_of
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
-from tests.crash.twins import BookieTwin, Setup
+from tests.crash.twins import BookieTwin, Setup, TakingClient, add_frame
 
 Ids = tuple[int, int]
 
@@ -142,3 +145,48 @@ def test_flush_waits_for_the_removal_of_few_index_files(monkeypatch: pytest.Monk
     twin.store.sync_dropped(dropped)
     assert len(removed) == 7
     assert max(removed.count(turn) for turn in removed) == 2
+
+
+class Waiting(TakingClient):
+    """A connection whose adds may have to wait for room."""
+
+    def __init__(self) -> None:
+        self.resumed = 0
+        self.statuses: list[int] = []
+
+    def resume(self) -> None:
+        self.resumed += 1
+
+    def send(self, parts: Parts) -> None:
+        buffer = b"".join(parts)
+        self.statuses += v2.decode_replies(buffer, scan_frames(buffer, len(buffer))).statuses.tolist()
+
+
+def test_adds_that_wait_for_room_are_answered_when_there_is_no_space_for_it() -> None:
+    """And new adds are taken as soon as there is space, not only after the next look at the disks."""
+    twin = twin_of()
+    full = OSError(errno.ENOSPC, "No space left on device", "/ledgers0")
+    twin.disk.fault = lambda operation, path: full if operation == "write" and path.endswith(".log") else None
+    client = Waiting()
+    frames = b"".join(add_frame(KEY, entry(4, entry_id)) for entry_id in range(300))
+    octets, requests = twin._runs(client, frames)
+    with twin.loop.serving():
+        assert not requests.serve(octets)
+    twin._settle_journals()
+    with twin.loop.serving():
+        assert not requests.serve(octets), "the flush that makes room has not begun"
+    client.resumed = 0
+    twin.settle()
+    assert twin.disks.is_stuck
+    assert client.resumed == 1
+    with twin.loop.serving():
+        assert requests.serve(octets)
+    twin.settle()
+    accepted = client.statuses.count(Status.EOK)
+    assert 0 < accepted < 300
+    assert sorted(client.statuses) == sorted([Status.EOK] * accepted + [Status.EREADONLY] * (300 - accepted))
+    twin.disk.fault = None
+    twin.settle()
+    assert not twin.disks.is_stuck
+    assert not twin.disks.is_read_only
+    assert [twin.read(4, entry_id)[0] for entry_id in range(accepted)] == [Status.EOK] * accepted

@@ -444,6 +444,19 @@ def test_p21_deleted_ledger_that_leaves_limbo_is_fenced_because_its_writer_may_n
         assert peer.add(9, 0, [b"late"]) == [Status.EFENCED], "nothing of it is here"
 
 
+def test_ledger_whose_index_file_is_lost_goes_into_limbo_beside_another_one(tmp_path: Path) -> None:
+    options = service_options(tmp_path)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+    current = tmp_path / "ledgers" / "current"
+    (current / "0" / "5" / "5.idx").unlink()
+    store = open_ledger_storage(LocalFiles(), [str(current)], StoreOptions())
+    store.limbo.begin([9])
+    store.ledger(5)
+    assert store.limbo.ledger_ids.tolist() == [5, 9]
+    store.close()
+
+
 def test_lost_index_files_are_in_limbo_from_the_start_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = service_options(tmp_path)
     with Serving(options) as serving, serving.connect() as peer:

@@ -36,6 +36,7 @@ from tests.bookie.test_durable_steps import SMALL, new_disk, record, twin_of
 from tests.bookie.test_file_index import update
 from tests.bookie.test_journal import START, open_journal, path_of, replayed
 from tests.bookie.test_journal import record as fence_record
+from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin
@@ -255,6 +256,77 @@ def test_start_says_how_many_records_were_replayed_and_that_the_list_of_index_fi
     file.write([b"torn"], file.size())
     (notice,) = opened(twin).notices
     assert notice.startswith(f"{file.path} offset {file.size() - 4}: torn by a crash, or damaged")
+
+
+def test_flush_that_finds_space_only_after_the_start_is_not_a_checkpoint() -> None:
+    """The journal keeps its records: a ledger that was dropped now would be missing when they are replayed again."""
+    twin = twin_of()
+    assert add(twin, (4, 0)) == [Status.EOK]
+    image = crash_image(twin.disk, Loss.KEPT, Random(1))
+    full = OSError(errno.ENOSPC, "No space left on device", "/ledgers0")
+    image.fault = lambda operation, path: full if operation == "write" and path.startswith("/ledgers0") else None
+    again = BookieTwin(image, twin.setup, History())
+    assert again.disks.is_stuck
+    image.fault = None
+    again.settle()
+    assert not again.disks.is_stuck
+    assert not again.store.is_clean
+    assert again.store.droppable([4]) == []
+    again.checkpoint()
+    assert again.store.is_clean
+    assert again.store.droppable([4]) == [(4, False)]
+
+
+def test_start_without_space_for_the_marks_says_so_and_keeps_the_journals() -> None:
+    twin = twin_of()
+    assert add(twin, (4, 0)) == [Status.EOK]
+    image = crash_image(twin.disk, Loss.KEPT, Random(1))
+    full = OSError(errno.ENOSPC, "No space left on device", "/ledgers0/current/lastMark")
+    image.fault = lambda operation, path: full if operation in ("create", "write") and "lastMark" in path else None
+    again = BookieTwin(image, twin.setup, History())
+    assert again.notices == [f"{full.filename}: there is no space for the marks, so the journals stay as they are"]
+    assert again.read(4, 0)[0] == Status.EOK
+    after = BookieTwin(crash_image(image, Loss.LOST, Random(1)), twin.setup, History())
+    assert after.read(4, 0)[0] == Status.EOK
+
+
+@pytest.mark.parametrize("full_place", [0, 1])
+def test_marks_wait_for_space_though_the_disk_of_another_directory_fails(full_place: int) -> None:
+    twin = twin_of(directories=2)
+    assert add(twin, (4, 0)) == [Status.EOK]
+
+    def fault(operation: str, path: str) -> OSError | None:
+        if operation not in ("create", "write") or "lastMark" not in path:
+            return None
+        code = errno.ENOSPC if path.startswith(f"/ledgers{full_place}") else errno.EIO
+        return OSError(code, os.strerror(code), path)
+
+    twin.disk.fault = fault
+    twin.checkpoint()
+    assert twin.disks.is_stuck
+    twin.disk.fault = None
+    twin.settle()
+    assert not twin.disks.is_stuck
+    assert twin.store.is_clean
+
+
+def test_ledger_whose_index_cannot_be_read_goes_into_limbo_before_its_records_are_flushed() -> None:
+    """Otherwise a crash between the two leaves an index that has only these records, and no doubt."""
+    twin = twin_of(directories=2)
+    assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
+    twin.checkpoint()
+    assert add(twin, (4, 1), (5, 1)) == [Status.EOK] * 2
+    image = crash_image(twin.disk, Loss.KEPT, Random(1))
+    broken = OSError(errno.EIO, "Input/output error", "/ledgers1")
+    image.fault = lambda operation, path: broken if path.startswith("/ledgers1/current/0") else None
+    changed: list[str] = []
+    changes = ("create", "rename", "write")
+    image.before_operation = lambda operation, path: changed.append(path) if operation in changes else None
+    again = BookieTwin(image, twin.setup, History())
+    assert again.store.limbo.ledger_ids.tolist() == [5]
+    flushed = next(index for index, path in enumerate(changed) if path.endswith((".log", ".idx")))
+    assert f"/ledgers0/current/{LIMBO_NAME}" in changed[:flushed]
+    assert [again.read(4, entry_id)[0] for entry_id in range(2)] == [Status.EOK] * 2
 
 
 def test_damaged_list_of_ledgers_in_limbo_is_named_with_its_directories(tmp_path: Path) -> None:

@@ -329,6 +329,19 @@ def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_not_a_lag():
     assert search.failed == ("b3",)
 
 
+@pytest.mark.parametrize(("limit_bytes", "failed"), [(30, ["b3"]), (31, [])])
+def test_bookie_lags_from_the_limit_of_bytes_on(limit_bytes, failed):
+    """It owes answers for three batches of ten bytes that are acknowledged."""
+    writer = Writer((3, 3, 2), options=replace(SLOW, slow_lag_entries=10**9, slow_lag_bytes=limit_bytes))
+    for _ in range(4):
+        writer.add(10)
+    writer.reply(2, 0)
+    for slot in (0, 1):
+        writer.reply(slot, *range(40))
+    done = writer.take(writer.core.on_tick(0)) + writer.take(writer.core.on_tick(3 * SECOND_NS))
+    assert [bookie for search in done for bookie in search.failed] == failed
+
+
 def test_probe_of_a_bookie_that_refused_part_of_a_batch_ends_with_that_part():
     writer = Writer(options=REFUSING)
     writer.add(3)

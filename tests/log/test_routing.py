@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -386,6 +387,23 @@ def test_too_many_logs_are_refused_before_anything_is_published() -> None:
         with pytest.raises(MetadataError, match=r"a commit to 1800 logs needs [0-9]+ bytes.*write to fewer logs"):
             await logs.commits.publish(parts, "j1")
         assert await logs.commits.publish(parts[:1_000], "j1", Publisher("n" * 40, 7, "q" * 36))
+
+    asyncio.run(run())
+
+
+def test_commit_that_exactly_fills_a_transaction_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first commits of two pairs of equal logs need the same number of bytes."""
+
+    async def run() -> None:
+        logs = await Logs("a", "b", "c", "d").create()
+        parts = [await logs.part(name, number + 1) for number, name in enumerate(logs.names)]
+        monkeypatch.setattr(routing, "NODE_BYTES_MAX", 0)
+        with pytest.raises(MetadataError, match=r"a commit to 2 logs needs [0-9]+ bytes") as refused:
+            await logs.commits.publish(parts[:2], "j1")
+        (needed,) = re.findall("needs ([0-9]+) bytes", str(refused.value))
+        monkeypatch.setattr(routing, "NODE_BYTES_MAX", int(needed))
+        assert await logs.commits.publish(parts[2:], "j1")
+        assert await logs.content() == {"a": [], "b": [], "c": [3], "d": [4]}
 
     asyncio.run(run())
 

@@ -88,6 +88,7 @@ def secure(peer: Peer, authority: Authority) -> None:
 
 ORDERS = (
     "START_TLS and AUTH together",
+    "START_TLS and the beginning of AUTH together",
     "START_TLS before AUTH",
     "AUTH and START_TLS together",
     "AUTH before START_TLS",
@@ -99,6 +100,10 @@ def send_in_order(order: str, bookie: Serving, peer: Peer, first: bytes) -> None
     match order:
         case "START_TLS and AUTH together":
             peer.send(START_TLS + first)
+        case "START_TLS and the beginning of AUTH together":
+            peer.send(START_TLS + first[:5])
+            wait_until_received(bookie)
+            peer.send(first[5:])
         case "START_TLS before AUTH":
             peer.send(START_TLS)
             wait_until_received(bookie)

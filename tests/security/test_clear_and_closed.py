@@ -158,3 +158,16 @@ def test_an_add_of_a_recovery_needs_the_right_to_write_and_the_right_to_fence(ri
     bookie = AuthorizedBookie(f"anonymous {rights} *", Metadata([facts(5)]))
     answer = bookie.ask(bookie.connect(), adds(5, 0, [b"one"], v2.RECOVERY_ADD))
     assert int.from_bytes(answer[8:12], "big") == status
+
+
+def test_batch_read_before_the_login_closes_the_connection_though_none_is_required(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answer has no place for a refusal, so a client would wait for ever."""
+    served = ServedBookie(authentication=ListenerAuthentication(by_digest(tmp_path)))
+    connected = served.connect()
+    connected.received += v2.encode_batch_read(5, 0, 1, 10, 1000)
+    served.turns_until(lambda: connected.is_closed)
+    assert not connected.sent
+    assert "before it was authenticated, and its kind of request cannot be refused" in caplog.text
+    assert "authenticationRequired" not in caplog.text

@@ -339,6 +339,30 @@ def test_request_in_clear_together_with_start_tls_closes_the_connection(bookie: 
 
 
 @pytest.mark.parametrize("is_v2", [True, False], ids=["V2", "V3"])
+def test_auth_together_with_a_later_start_tls_is_answered_once_inside_tls(
+    bookie: Serving, authority: Authority, is_v2: bool
+) -> None:
+    """The peer was served in clear before, so both are ordinary requests."""
+    message = protocol.AuthMessage(authPluginName="sasl", payload=b"")
+    v2_auth = v2.encode_auth_reply(message.SerializeToString())
+    request = v2_auth if is_v2 else v3_request(protocol.AUTH, authRequest=message)
+    with bookie.connect() as peer:
+        peer.send(v3_request(protocol.READ_ENTRY, readRequest=protocol.ReadRequest(ledgerId=1, entryId=0)))
+        assert peer.frame() is not None
+        peer.send(encode_start_tls(7) + request)
+        body = peer.frame()
+        assert body is not None
+        assert v3.decode_response(body).HasField("startTLSResponse")
+        with trusting(authority).wrap_socket(peer.socket, server_hostname="localhost") as secured:
+            peer.socket, peer._file = secured, secured.makefile("rb")
+            body = peer.frame()
+            assert body is not None
+            answer = protocol.AuthMessage.FromString(body[4:]) if is_v2 else v3.decode_response(body).authResponse
+            assert answer.authPluginName == "AuthDisabledPlugin"
+            assert peer.add(1, 0, PAYLOADS) == [v2.Status.EOK] * 3
+
+
+@pytest.mark.parametrize("is_v2", [True, False], ids=["V2", "V3"])
 @pytest.mark.parametrize("burst", [True, False], ids=["in one burst", "later"])
 def test_auth_in_clear_after_start_tls_is_answered_inside_tls(
     bookie: Serving, authority: Authority, is_v2: bool, burst: bool

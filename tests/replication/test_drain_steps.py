@@ -1,0 +1,52 @@
+"""When a drain tries a ledger again that cannot be moved, and what is left of it; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.errors import NotEnoughBookies
+from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bookie_service.replication.drain import FAILURES_MAX, PAUSE_S, Drain
+from tests.replication.test_worker_pauses import EMPTY, OPTIONS, play, register
+from tests.replication.test_worker_steps import LOST, SPARE, Bench
+
+
+async def drain_of(bench: Bench) -> Drain:
+    """Return the drain of a bookie that is read-only already."""
+    await register(bench, LOST, read_only=True)
+    await bench.cluster.plans().prepare()
+    await bench.cluster.plans().set(BookiePlan(LOST, DRAIN, "an operator", 0))
+    return Drain(bench.cluster, LOST, "a process", OPTIONS, lambda progress: None)
+
+
+def test_drain_that_cannot_move_a_ledger_waits_longer_each_time_and_leaves_it_unlocked() -> None:
+    async def test(bench: Bench) -> None:
+        ledger_id, _ = await bench.cluster.context.ledgers.create(EMPTY)
+        drain = await drain_of(bench)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(NotEnoughBookies):
+            async with asyncio.timeout(3600):
+                await drain.run()
+        pauses_s = sum(2**number for number in range(FAILURES_MAX - 1))
+        took_s = asyncio.get_running_loop().time() - began_s
+        assert pauses_s <= took_s <= pauses_s + FAILURES_MAX * PAUSE_S + 1
+        assert await bench.cluster.store.locked() == set()
+        assert (await bench.metadata(ledger_id)).last_fragment.bookies == (LOST,)
+
+    play(test)
+
+
+def test_drain_moves_a_ledger_as_soon_as_there_is_a_bookie_for_it() -> None:
+    async def test(bench: Bench) -> None:
+        ledger_id, _ = await bench.cluster.context.ledgers.create(EMPTY)
+        running = asyncio.ensure_future((await drain_of(bench)).run())
+        await asyncio.sleep(0.5)
+        await register(bench, SPARE)
+        async with asyncio.timeout(3600):
+            assert await running == 1
+        assert await bench.cluster.store.locked() == set()
+        assert (await bench.metadata(ledger_id)).last_fragment.bookies == (SPARE,)
+
+    play(test)
