@@ -43,7 +43,7 @@ class MadeUpTree(MemoryTree):
             return await super().get(path)
         if ledger_id >= self.ledgers:
             raise NoSuchNode(f"metadata node {path} does not exist")
-        return self._data[ledger_id % len(self._data)], Stat(0, 0, 0, 0, 0)
+        return self._data[ledger_id % len(self._data)], Stat(0, 0, 0, 0, 0, 0)
 
     async def create(
         self,

@@ -261,6 +261,14 @@ def client_zookeeper(arguments: argparse.Namespace) -> ZooKeeperOptions:
     return read_zookeeper_file(path) if path else zookeeper_options({})
 
 
+def excluded(arguments: argparse.Namespace, given: str, *names: str) -> None:
+    """Raise ConfigurationError if an option is given that has no effect, or no meaning, beside the option `given`."""
+    for name in names:
+        if getattr(arguments, name, None):
+            first, second = (each.replace("_", "-") for each in (given, name))
+            raise ConfigurationError(f"--{first} and --{second} exclude each other: give one of them")
+
+
 def bookie_id(text: str) -> str:
     """An argparse type: the id of a bookie."""
     try:

@@ -19,6 +19,7 @@ from bkspark.cli.arguments import (
     bookie_id,
     client_zookeeper,
     cluster_uri,
+    excluded,
     key_value,
 )
 from bkspark.cli.bookie_http import add_http_token
@@ -138,6 +139,9 @@ def repair(arguments: argparse.Namespace) -> int:
     options = [] if config is None else ["--config", str(config)]
     options += ["--environment"] if arguments.environment else []
     if arguments.cluster_command == "drain":
+        for given, ignored in (("status", ("close_open", "reason")), ("cancel", ("rate", "close_open", "reason"))):
+            if getattr(arguments, given):
+                excluded(arguments, given, *ignored)
         options += [f"--{name}" for name in ("resume", "plan", "status", "cancel") if getattr(arguments, name)]
         options += ["--close-open"] if arguments.close_open else []
         options += [f"--{name}={value}" for name in ("rate", "reason") if (value := getattr(arguments, name))]

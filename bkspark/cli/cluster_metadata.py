@@ -20,6 +20,7 @@ from bkspark.cli.arguments import (
 )
 from bkspark.cli.changes import record_by
 from bkspark.cli.output import print_facts, print_json, print_table, progress
+from bkspark.cli.plans import check_known
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
 from bkspark.wall_clock import wall_clock_ms
 
@@ -70,6 +71,11 @@ def add_parsers(parsers: Commands) -> None:
             )
             parser.add_argument("target", type=bookie_id, metavar="NEW", help="the id that replaces it")
             parser.add_argument("--limit", type=positive, metavar="N", help="change at most N ledgers")
+            parser.add_argument(
+                "--if-exists",
+                action="store_true",
+                help="exit code 0 also if no ledger names ID and the cluster has no such bookie",
+            )
 
 
 def _delay_s(text: str) -> int:
@@ -284,8 +290,12 @@ async def _delete_all(client: Client, arguments: argparse.Namespace) -> None:
     """Delete the cluster's root. Raises ConfigurationError: it is not confirmed, or bookies run."""
     registry = (await client.context()).registry
     found = await registry.instance_id()
+    if arguments.instance not in (None, found):
+        raise ConfigurationError(
+            f"--instance {arguments.instance} is not the instance id of {client.uri}: confirm with --instance {found}"
+        )
     if not arguments.force:
-        if arguments.instance is None or arguments.instance != found:
+        if arguments.instance is None:
             raise ConfigurationError(
                 f"all ledgers of {client.uri} would be lost: confirm with --instance {found}, or give --force"
             )
@@ -326,6 +336,8 @@ def rename(arguments: argparse.Namespace) -> int:
                 done = await _rename_in(client, group, arguments, changed)
                 changed, left, group = changed + done[0], left + done[1], []
         done = await _rename_in(client, group, arguments, changed)
+        if not any((changed, left, *done, arguments.if_exists)):
+            await check_known(client, arguments.source)
         what = f"rename bookie {arguments.source} to {arguments.target} in {changed + done[0]} ledgers"
         await record_by(client, what)
         return changed + done[0], left + done[1]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
 from bkspark.cli.output import human_bytes, print_json
+from bkspark.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -63,6 +64,8 @@ def health(arguments: argparse.Namespace) -> int:
     """Print whether the cluster is healthy and why not; return 0 if it is, otherwise 10."""
     import asyncio
 
+    if arguments.exit_when_healthy and not arguments.watch:
+        raise ConfigurationError("--exit-when-healthy has an effect only with --watch: give both, or none of them")
     codes: list[int] = []
     try:
         asyncio.run(_health(arguments, codes))

@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bkspark.cli.arguments import not_negative, positive
+from bkspark.cli.arguments import bookie_id, not_negative, positive
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import human_bytes, json_text, print_table
-from bkspark.cli.plans import duration
+from bkspark.cli.plans import check_known, duration
 
 if TYPE_CHECKING:
+    from bkspark.client import Client
     from bkspark.ledger import Cluster
     from bkspark.metadata.ledgers import Versioned
 
@@ -28,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--long", action="store_true", help="state, quorums, size, age, log and bookies of each")
     parser.add_argument("--open", action="store_true", help="only ledgers that are not closed")
-    parser.add_argument("--bookie", metavar="ID", help="only ledgers that name this bookie")
+    parser.add_argument("--bookie", type=bookie_id, metavar="ID", help="only ledgers that name this bookie")
     parser.add_argument("--log", metavar="NAME", help="only ledgers of this log")
+    parser.add_argument("--if-exists", action="store_true", help="list nothing if there is no such bookie or log")
     parser.add_argument("--older-than", type=duration, metavar="TIME", help="only ledgers older than 90s, 30m, 2h, 1d")
     parser.add_argument("--sort", choices=SORTS, default="id", help="by id, largest or oldest first (default: id)")
     parser.add_argument("--after", type=not_negative, metavar="ID", help="only ids above this one")
@@ -49,13 +51,18 @@ def list_ledgers(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _list(client: Cluster, arguments: argparse.Namespace, output: _Output) -> tuple[int, int]:
+async def _list(client: Client, arguments: argparse.Namespace, output: _Output) -> tuple[int, int]:
     """Print the selected ledgers; return (how many match, how many are shown)."""
     listing = _Listing(client, arguments)
     shown = 0
     async for rows in listing.shown():
         output.add(rows)
         shown += len(rows)
+    if not listing.count and not arguments.if_exists:
+        if arguments.bookie is not None:
+            await check_known(client, arguments.bookie)
+        if arguments.log is not None:
+            await client.log(arguments.log).show()  # raises if there is no such log
     return listing.count, shown
 
 

@@ -252,6 +252,7 @@ def read(arguments: argparse.Namespace) -> int:
 
     if arguments.follow and arguments.end != "latest":
         raise ConfigurationError(f"--to {arguments.end} and --follow exclude each other: choose one")
+    _check_order(arguments.start, arguments.end)
     name = arguments.format or ("json" if arguments.json else "lines")
     format_batch = format_positions if name == "json" else entry_formats.formatter(name)
     with connect(arguments) as client:
@@ -264,6 +265,18 @@ def read(arguments: argparse.Namespace) -> int:
             if arguments.follow:
                 sys.stdout.buffer.flush()
     return 0
+
+
+def _check_order(start: str, end: str) -> None:
+    """Raise ConfigurationError if no log has an entry between two places, because the first is after the second."""
+    from bkspark.log.positions import EARLIEST, LATEST, Position, check_offset
+
+    first, last = check_offset("start", start), check_offset("end", end)
+    is_wrong = (first, last) == (LATEST, EARLIEST)
+    if isinstance(first, Position) and isinstance(last, Position):
+        is_wrong = first.ordinal > last.ordinal or (first.ordinal == last.ordinal and first.entry_id > last.entry_id)
+    if is_wrong:
+        raise ConfigurationError(f"--from {start} lies after --to {end}; swap them")
 
 
 def format_positions(batch: LogBatch) -> bytes:

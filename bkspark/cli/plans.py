@@ -10,7 +10,15 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import Commands, add_cluster, bookie_id, client_net, client_zookeeper, cluster_uri
+from bkspark.cli.arguments import (
+    Commands,
+    add_cluster,
+    bookie_id,
+    client_net,
+    client_zookeeper,
+    cluster_uri,
+    excluded,
+)
 from bkspark.cli.changes import record_by, this_operator
 from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
 from bkspark.cli.output import print_json, print_result, print_table, progress
@@ -53,7 +61,7 @@ def add_parsers(parsers: Commands) -> None:
 def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     parser.add_argument("bookie", type=bookie_id, metavar="ID", help="id, as `bkspark cluster bookies` prints it")
-    parser.add_argument("--for", type=duration, dest="seconds", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
+    parser.add_argument("--for", type=duration, dest="for", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     parser.add_argument("--end", action="store_true", help="end it now")
     add_cluster(parser)
@@ -126,6 +134,7 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
         stored = await plans_of(client)
         if arguments.end:
+            excluded(arguments, "end", "for", "reason", "despite", "dry_run")
             ended = await end_plan(stored, bookie, kind)
             await record_by(client, f"end the {kind} of bookie {bookie}")
             await until_mode(client, bookie, "available", ended)
@@ -140,7 +149,7 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             facts = {"bookie": bookie, "kind": kind, "dry_run": True, "done": True}
             print_result(facts, f"{bookie} may be stopped; nothing was changed", as_json=arguments.json)
             return 0
-        plan = new_plan(bookie, kind, arguments.reason, arguments.seconds or 0)
+        plan = new_plan(bookie, kind, arguments.reason, getattr(arguments, "for") or 0)
         await stored.set(plan)
         await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
         followed = await until_mode(client, bookie, "readonly")

@@ -9,9 +9,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri, positive
+from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri, excluded, positive
 from bkspark.cli.changes import record_by
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table
+from bkspark.cli.plans import check_known
 from bkspark.errors import MetadataFormat, NoSuchLedger
 from bkspark.wall_clock import wall_clock_ms
 
@@ -30,7 +31,9 @@ CONFIGURED = "configured"
 
 def add_listing_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `underreplicated`."""
-    parser.add_argument("--missing", metavar="ID", help="only ledgers whose copies at this bookie are missing")
+    parser.add_argument(
+        "--missing", type=bookie_id, metavar="ID", help="only ledgers whose copies at this bookie are missing"
+    )
     parser.add_argument("--limit", type=positive, default=LIMIT, metavar="N", help=f"at most N (default: {LIMIT})")
     parser.set_defaults(run=underreplicated)
 
@@ -98,7 +101,11 @@ def underreplicated(arguments: argparse.Namespace) -> int:
 async def listed(
     uri: str, zookeeper: ZooKeeperOptions, missing: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return (the ledgers that lack copies, ascending, `limit` at most; how many there are)."""
+    """Return (the ledgers that lack copies, ascending, `limit` at most; how many there are).
+
+    Raises:
+        ConfigurationError: no ledger lacks copies at the bookie `missing`, and there is no such bookie.
+    """
     import asyncio
 
     from bkspark.client import Client
@@ -122,6 +129,8 @@ async def listed(
             count += len(chosen)
             room = max(0, limit - len(found))
             found += await asyncio.gather(*(_explained(client, store, each, repairs) for each in chosen[:room]))
+        if missing is not None and not count:
+            await check_known(client, missing)
         return found, count
 
 
@@ -232,6 +241,10 @@ def switch(arguments: argparse.Namespace) -> int:
     """Change or read the switches of all autorecovery processes of a cluster."""
     import asyncio
 
+    given = next(
+        name for name in ("enable", "disable", "status", "rate") if getattr(arguments, name) not in (False, None)
+    )
+    excluded(arguments, given, "config", "environment", "set", "log_level", "log_format")
     facts = asyncio.run(_switch(arguments))
     if arguments.json:
         print_json(facts)

@@ -89,7 +89,7 @@ def endpoint_info(shell: Shell, options: Options) -> int:
 
 def list_ledgers(shell: Shell, options: Options) -> int:
     words = ["--long"] if options.meta else []
-    words += ["--bookie", options.bookieid] if options.bookieid else []
+    words += ["--if-exists", "--bookie", options.bookieid] if options.bookieid else []
     if shell.id_format == "long":
         return shell.cluster("ledger", "list", *words)
     for each in shell.output("ledger", "list", *words)["ledgers"]:
@@ -167,7 +167,7 @@ def recover(shell: Shell, options: Options) -> int:
     if options.query or options.dryrun:
         if options.ledger is not None:
             return shell.cluster("ledger", "show", shell.ledger_id(options.ledger))
-        return max(shell.cluster("ledger", "list", "--long", "--bookie", bookie) for bookie in bookies)
+        return max(shell.cluster("ledger", "list", "--long", "--if-exists", "--bookie", bookie) for bookie in bookies)
     if options.ledger is not None:
         return shell.cluster("ledger", "repair", shell.ledger_id(options.ledger))
     words = ["--set", f"replicationRateByBytes={options.replicationRate}"] if options.replicationRate else []
@@ -291,6 +291,6 @@ def update_ledgers(shell: Shell, options: Options) -> int:
 
 
 def _rename(shell: Shell, source: str, target: str, limit: str | None) -> int:
-    return shell.cluster(
-        "cluster", "rename", source, target, *(["--limit", limit] if limit not in (None, "-1") else [])
-    )
+    # Apache's verbs end with 0 if there is no such bookie.
+    limits = ["--limit", limit] if limit not in (None, "-1") else []
+    return shell.cluster("cluster", "rename", source, target, "--if-exists", *limits)

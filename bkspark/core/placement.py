@@ -203,30 +203,72 @@ def _best_places(
     random: RandomSource,
 ) -> tuple[Place, ...]:
     """Return places for `slots` with which the most write sets span what is wanted; among equal choices, any."""
-    size = len(standing)
-    touched = [sets for sets in _write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
+    touched = [sets for sets in _write_sets(len(standing), write_quorum) if any(slot in slots for slot in sets)]
+    scarce = {place for place, count in left.items() if count < len(slots)}
+    kinds = _kinds(left, [place for place in standing if place is not None])
+    scores: dict[tuple[object, ...], tuple[int, ...]] = {}
     best: tuple[int, ...] = (-1,)
-    found: dict[str, tuple[Place, ...]] = {}
-    for places in itertools.product(sorted(place for place, count in left.items() if count), repeat=len(slots)):
-        if any(places.count(place) > left[place] for place in places):
-            continue
-        filled = list(standing)
-        for slot, place in zip(slots, places):
-            filled[slot] = place
-        there = [[known for slot in sets if (known := filled[slot]) is not None] for sets in touched]
-        racks = [len({place.rack for place in some}) for some in there]
-        hosts = [len({place.host for place in some}) for some in there]
-        score = (
-            sum(span >= wanted.racks for span in racks),
-            sum(span >= wanted.hosts for span in hosts),
-            sum(min(span, wanted.racks) for span in racks),
-            sum(hosts),
+    found: list[tuple[Place, ...]] = []
+    candidates = sorted(place for place, count in left.items() if count)
+    for places in itertools.product(candidates, repeat=len(slots) - 1):
+        in_racks, on_hosts = _firsts(place.rack for place in places), _firsts(place.host for place in places)
+        alike = (
+            tuple(kinds[place] for place in places),
+            tuple(in_racks[place.rack] for place in places),
+            tuple(on_hosts[place.host] for place in places),
         )
-        if score > best:
-            best, found = score, {}
-        if score == best:
-            found[str(len(found))] = places
-    return found[random.sample(list(found), 1)[0]]
+        for last in candidates:
+            if scarce and any(
+                place in scarce and (*places, last).count(place) > left[place] for place in (*places, last)
+            ):
+                continue
+            # In a large cluster most choices are alike: their racks and hosts have no bookie of the ensemble yet, and
+            # the same slots share a rack or a host.
+            key = alike, kinds[last], in_racks.get(last.rack), on_hosts.get(last.host)
+            score = scores.get(key)
+            if score is None:
+                score = scores[key] = _score(standing, dict(zip(slots, (*places, last))), touched, wanted)
+            if score > best:
+                best, found = score, []
+            if score == best:
+                found.append((*places, last))
+    return found[random.sample(range(len(found)), 1)[0]]
+
+
+def _kinds(places: Iterable[Place], standing: Collection[Place]) -> dict[Place, tuple[str | None, str | None]]:
+    """Return the rack and the host of each place, None instead of one that has none of the `standing` bookies."""
+    racks, hosts = {place.rack for place in standing}, {place.host for place in standing}
+    return {
+        place: (place.rack if place.rack in racks else None, place.host if place.host in hosts else None)
+        for place in places
+    }
+
+
+def _firsts(names: Iterable[str]) -> dict[str, int]:
+    """Return where each name is first."""
+    firsts: dict[str, int] = {}
+    for number, name in enumerate(names):
+        firsts.setdefault(name, number)
+    return firsts
+
+
+def _score(
+    standing: Sequence[Place | None],
+    chosen: Mapping[int, Place],
+    touched: Sequence[Sequence[int]],
+    wanted: _Spans,
+) -> tuple[int, ...]:
+    """Return how well the write sets in `touched` span racks and hosts with the chosen places; more is better."""
+    filled = [chosen.get(slot, place) for slot, place in enumerate(standing)]
+    there = [[known for slot in sets if (known := filled[slot]) is not None] for sets in touched]
+    racks = [len({place.rack for place in some}) for some in there]
+    hosts = [len({place.host for place in some}) for some in there]
+    return (
+        sum(span >= wanted.racks for span in racks),
+        sum(span >= wanted.hosts for span in hosts),
+        sum(min(span, wanted.racks) for span in racks),
+        sum(hosts),
+    )
 
 
 def _write_sets(size: int, write_quorum: int) -> list[tuple[int, ...]]:

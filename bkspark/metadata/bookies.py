@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from dataclasses import dataclass
+from functools import partial
 
 from bkspark.errors import (
     BookieUnavailable,
@@ -20,6 +21,7 @@ from bkspark.metadata import cookies, layout, paths, racks, registration
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.racks import RackMap
+from bkspark.metadata.registered_addresses import RegisteredAddresses, each_of
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Callback, Create, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
@@ -46,6 +48,7 @@ class BookieRegistry:
         """Paths of a rack map; the first that exists is used."""
         self._addresses: dict[str, BookieAddress] = {}
         """The address of each bookie as it was last read. Never shrinks."""
+        self._registered_addresses = RegisteredAddresses(tree, uri, self._address)
 
     # ---- for clients ----
 
@@ -104,7 +107,7 @@ class BookieRegistry:
 
     async def _registered(self, where: str) -> dict[str, BookieAddress | None]:
         ids = await self._names(where)
-        await asyncio.gather(*(self._address(where, name) for name in ids if name not in self._addresses))
+        await each_of(partial(self._address, where), [name for name in ids if name not in self._addresses])
         return {name: self._addresses.get(name) for name in ids}
 
     async def _address(self, where: str, bookie_id: str) -> BookieAddress | None:
@@ -150,14 +153,13 @@ class BookieRegistry:
             found = parse_host_port(bookie_id) if last is None else (last.host, last.port)
         except ValueError:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered", bookie=bookie_id) from None
-        others = [each for each in await self.registered_ids() if each != bookie_id]
-        for other, its in zip(others, await asyncio.gather(*map(self.registration, others))):
-            if its is not None and (its.host, its.port) == found:
-                raise BookieUnavailable(
-                    f"bookie {bookie_id} is not registered, and its address {found[0]}:{found[1]} is that of bookie "
-                    f"{other} now",
-                    bookie=bookie_id,
-                )
+        others = await self._registered_addresses.others_at(*found, bookie_id)
+        if others:
+            raise BookieUnavailable(
+                f"bookie {bookie_id} is not registered, and its address {found[0]}:{found[1]} is that of bookie "
+                f"{others[0]} now",
+                bookie=bookie_id,
+            )
         return found
 
     async def racks(self) -> RackMap:
@@ -180,7 +182,7 @@ class BookieRegistry:
         self, bookie_id: str, address: BookieAddress, *, read_only: bool = False, take_over: bool = False
     ) -> None:
         """Register this session's bookie until the session ends. A registration of this session with other contents is
-        updated.
+        updated; if it has another address it is deleted and created (`RegisteredAddresses` relies on that).
 
         If an earlier session of the same bookie left a node, wait until that session has timed out. With `take_over`
         the node is replaced at once: the caller has proof that the earlier process is dead, because it holds the lock
@@ -202,7 +204,11 @@ class BookieRegistry:
                 # The answer may have been lost: the owner of the node shows whether it was created.
                 stat = await self._tree.exists(path)
                 if stat is not None and stat.session_owner == self._tree.session_id:
-                    if (await self._tree.get(path))[0] != registration.encode(address):
+                    stored = (await self._tree.get(path))[0]
+                    if registration.is_elsewhere(stored, bookie_id, address):
+                        await self._delete_stale(path, stat.version)
+                        continue
+                    if stored != registration.encode(address):
                         await self._tree.set(path, registration.encode(address), -1)
                     return
                 if not isinstance(error, NodeExists):

@@ -54,7 +54,11 @@ class _Node:
     """The names of its children."""
 
     def stat(self) -> Stat:
-        return Stat(self.version, self.ctime_ms, self.mtime_ms, self.owner, len(self.children))
+        children = len(self.children)
+        # Each child was created, and those that are gone were deleted.
+        return Stat(
+            self.version, self.ctime_ms, self.mtime_ms, self.owner, children, child_changes=2 * self.sequence - children
+        )
 
 
 class MemoryStore:
@@ -241,6 +245,11 @@ class MemoryTree(Tree):
     async def children(self, path: str) -> list[str]:
         self._check()
         return sorted(self._store.node(path).children)
+
+    async def listing(self, path: str) -> tuple[list[str], Stat]:
+        self._check()
+        node = self._store.node(path)
+        return sorted(node.children), node.stat()
 
     async def create(
         self,

@@ -81,3 +81,12 @@ def _text(value: str | bytes, what: str) -> str:
     if isinstance(value, bytes):
         raise ValueError(f"{what} is not text")
     return value
+
+
+def is_elsewhere(data: bytes, bookie_id: str, address: BookieAddress) -> bool:
+    """Return whether a registration node has another host or port than `address`, or cannot be read."""
+    try:
+        stored = decode(data, bookie_id)
+    except MetadataFormat:
+        return True
+    return (stored.host, stored.port) != (address.host, address.port)

@@ -20,13 +20,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True)
 class Stat:
     """Facts of a node: data version, when it was created and its data changed last (ms since the epoch), owning
-    session (0: persistent), child count."""
+    session (0: persistent), child count, and how often a child was created or deleted (a write that failed may count).
+    """
 
     version: int
     ctime_ms: int
     mtime_ms: int
     session_owner: int
     children: int
+    child_changes: int
 
 
 def milliseconds_of(moment: datetime) -> int:
@@ -96,6 +98,10 @@ class Tree(ABC):
     @abstractmethod
     async def children(self, path: str) -> list[str]:
         """Return the names of a node's children, sorted. Raises NoSuchNode."""
+
+    @abstractmethod
+    async def listing(self, path: str) -> tuple[list[str], Stat]:
+        """Return the names of a node's children, sorted, and the node's Stat at that moment. Raises NoSuchNode."""
 
     @abstractmethod
     async def create(

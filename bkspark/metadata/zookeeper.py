@@ -341,6 +341,16 @@ class ZooKeeperTree(Tree):
         )
         return names
 
+    async def listing(self, path: str) -> tuple[list[str], Stat]:
+        names, stat = await self._call(
+            "the listing",
+            path,
+            lambda: self._client.get_children_async(path, include_data=True),
+            is_read=True,
+            convert=lambda found: (sorted(found[0]), _stat(found[1])),
+        )
+        return names, stat
+
     async def create(
         self,
         path: str,
@@ -510,4 +520,4 @@ def _set_done(future: asyncio.Future[None]) -> None:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner, stat.numChildren)
+    return Stat(stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner, stat.numChildren, stat.cversion)

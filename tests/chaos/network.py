@@ -129,6 +129,9 @@ class RoutedTree(Tree):
     async def children(self, path: str) -> list[str]:
         return await self._inner.children(path)
 
+    async def listing(self, path: str) -> tuple[list[str], Stat]:
+        return await self._inner.listing(path)
+
     async def create(
         self,
         path: str,

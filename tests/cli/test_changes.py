@@ -49,7 +49,7 @@ def test_commands_that_change_the_store_leave_who_when_and_what(
     console.text("cluster", "audit")
     console.text("cluster", "quarantine", bookie, "--reason", "a look")
     console.text("cluster", "quarantine", bookie, "--end")
-    console.text("cluster", "rename", "gone:1", "gone:2")
+    console.text("cluster", "rename", "gone:1", "gone:2", "--if-exists")
     cookie = tmp_path / "cookie"
     directories = ("--journal-dirs", "/j", "--ledger-dirs", "/l")
     console.text("cookie", "generate", "gone:1", *directories, cookie)

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from bkspark.core import placement
 from bkspark.core.placement import (
     COMBINATIONS_MAX,
     RACK_DEFAULT,
@@ -275,3 +276,55 @@ def test_replacements_are_found_where_there_are_more_places_than_combinations_ar
     assert set(found) == {0, 2}
     assert len(set(found.values())) == 2
     assert set(found.values()) <= spare
+
+
+def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
+    """The rule of `_best_places`: the score of each choice by itself."""
+    size = len(standing)
+    touched = [sets for sets in placement._write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
+    best, found = (-1,), []
+    for places in itertools.product(sorted(place for place, count in left.items() if count), repeat=len(slots)):
+        if any(places.count(place) > left[place] for place in places):
+            continue
+        filled = [dict(zip(slots, places)).get(slot, place) for slot, place in enumerate(standing)]
+        there = [[filled[slot] for slot in sets if filled[slot] is not None] for sets in touched]
+        in_racks = [len({place.rack for place in some}) for some in there]
+        on_hosts = [len({place.host for place in some}) for some in there]
+        score = (
+            sum(span >= wanted.racks for span in in_racks),
+            sum(span >= wanted.hosts for span in on_hosts),
+            sum(min(span, wanted.racks) for span in in_racks),
+            sum(on_hosts),
+        )
+        if score > best:
+            best, found = score, []
+        if score == best:
+            found.append(places)
+    return found[source.sample(range(len(found)), 1)[0]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_replacements_are_those_of_the_rule_that_looks_at_each_choice_by_itself(monkeypatch, seed):
+    source = random.Random(seed)
+    rule, compared = placement._best_places, []
+
+    def both(*arguments):
+        state = source.getstate()
+        expected = best_places_one_by_one(*arguments)
+        source.setstate(state)
+        compared.append(expected)
+        assert rule(*arguments) == expected
+        return expected
+
+    monkeypatch.setattr(placement, "_best_places", both)
+    while len(compared) < 20:
+        hosts = [[source.randint(1, 3) for _ in range(source.randint(1, 5))] for _ in range(source.randint(1, 5))]
+        if source.random() < 0.3:
+            hosts = [[1] * len(some) for some in hosts]
+        racks = on_hosts(hosts)
+        size = source.randint(1, min(6, len(racks)))
+        ensemble = source.sample(sorted(racks), size)
+        failed = source.sample(range(size), source.randint(1, size))
+        writable = set(source.sample(sorted(racks), source.randint(1, len(racks))))
+        topology = Topology(racks, racks_min=source.randint(1, 3))
+        choose_replacements(ensemble, failed, writable, source.randint(1, size), source, topology)

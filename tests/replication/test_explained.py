@@ -62,7 +62,8 @@ def test_each_ledger_has_its_reason_worker_bytes_left_and_next_try(zookeeper: Zo
                 # The rate is live: without one, the rest takes no time.
                 command(uri, "autorecovery", "--rate", "unlimited")
                 wait_until(lambda: set(listed()) == {blocked.ledger_id}, "the others to be repaired", WAIT_S)
-                assert command(uri, "underreplicated", "--missing", "127.0.0.1:1")[0] == {"ledgers": [], "count": 0}
+                other = next(each.id for each in cluster.bookies if each is not lost)
+                assert command(uri, "underreplicated", "--missing", other)[0] == {"ledgers": [], "count": 0}
                 assert command(uri, "autorecovery", "--rate", "configured")[0]["bytes_per_s"] is None
             command(uri, "autorecovery", "--disable")
             assert listed()[blocked.ledger_id]["why"].endswith("; autorecovery is disabled")

@@ -118,6 +118,9 @@ class Metadata:
     def children(self, path: str) -> list[str]:
         return run_now(self._inner.children(path))
 
+    def listing(self, path: str) -> tuple[list[str], Stat]:
+        return run_now(self._inner.listing(path))
+
     def exists(self, path: str) -> Stat | None:
         return run_now(self._inner.exists(path))
 
@@ -163,6 +166,9 @@ class SimulatedTree(Tree):
 
     async def children(self, path: str) -> list[str]:
         return await self._call(lambda: self._metadata.children(path))
+
+    async def listing(self, path: str) -> tuple[list[str], Stat]:
+        return await self._call(lambda: self._metadata.listing(path))
 
     async def create(
         self,

@@ -26,7 +26,7 @@ def lost_write_is_written() -> Plant:
         try:
             return await self._tree.set(path, data, version)
         except MetadataError:
-            return Stat(version + 1, 0, 0, 0, 0)
+            return Stat(version + 1, 0, 0, 0, 0, 0)
 
     return replaced(LedgerStore, "_write_once", write_once)
 
