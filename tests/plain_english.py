@@ -44,13 +44,23 @@ class Pattern:
 
     found: re.Pattern[str]
     instead: str
+    part: str = ""
+    """Each match contains it. A text without it is not searched, which takes twenty times as long."""
+
+    def may_match(self, text: str) -> bool:
+        """Return whether the text has a match."""
+        return self.part in text and self.found.search(text) is not None
 
 
 PATTERNS = (
-    Pattern(re.compile(r"\bOf\s+(?!course\b)[\w`']"), "begin with the subject: not 'Of X there is Y', but 'X has Y'"),
-    Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'"),
-    Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'"),
-    Pattern(re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'"),
+    Pattern(
+        re.compile(r"\bOf\s+(?!course\b)[\w`']"), "begin with the subject: not 'Of X there is Y', but 'X has Y'", "Of"
+    ),
+    Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'", "hoever"),
+    Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'", "Who"),
+    Pattern(
+        re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'", "stand"
+    ),
     Pattern(
         re.compile(
             r"(?<!\b[Tt]here )\b(?:is|are|was|were)\s+no\s+"
@@ -59,31 +69,32 @@ PATTERNS = (
         "say 'is not a ...': 'is no X' is read as 'there is no X'",
     ),
     Pattern(
-        # A pattern that begins with its word is found ten times as fast.
         re.compile(
             r"\bbehind\b(?<!\blags behind)(?<!\blag behind)(?<!\blagging behind)(?<!\bfall behind)(?<!\bfalls behind)"
             r"(?<!\bfar behind)"
         ),
         "say 'after', 'above' or 'beyond'; a reader may lag behind",
+        "behind",
     ),
-    Pattern(re.compile(r"\bin\s+front\b"), "say 'before' or 'below'"),
-    Pattern(re.compile(r"\btold\b"), "say 'reported', 'returned', 'given' or 'known by'"),
+    Pattern(re.compile(r"\bin\s+front\b"), "say 'before' or 'below'", "front"),
+    Pattern(re.compile(r"\btold\b"), "say 'reported', 'returned', 'given' or 'known by'", "told"),
     Pattern(
         re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
         "say 'no' or 'not one'",
+        "none",
     ),
-    Pattern(re.compile(r"\b(?<![Tt]here )(?:is|are|was|were)\s+none\s+of\b"), "say 'is not one of'"),
+    Pattern(re.compile(r"\b(?<![Tt]here )(?:is|are|was|were)\s+none\s+of\b"), "say 'is not one of'", "none"),
     Pattern(
         re.compile(r"(?:\A|(?<=[.;]\s))of\s+[\w' ]+\s(?:that|which)\b[^.;:,]*\s(?:it|they)\s"),
         "begin with the subject: not 'of bytes that ... it raises', but 'bytes that ... raise'",
     ),
-    Pattern(re.compile(r"\banew\b"), "say 'again'"),
-    Pattern(re.compile(r"\bof\s+late\b"), "say 'recently'"),
-    Pattern(re.compile(r"\bin\s+vain\b"), "say 'without result'"),
-    Pattern(re.compile(r"\bwithout\s+a\s+word\b"), "say 'silently' or 'without a message'"),
-    Pattern(re.compile(r"\belse\s+than\b"), "say 'is not ...'"),
-    Pattern(re.compile(r"\bfor\s+so\s+long\b"), "say 'for this long', or name the time"),
-    Pattern(re.compile(r"\bfor\s+dead\b(?!\s+\w)"), "say 'regard as'"),
+    Pattern(re.compile(r"\banew\b"), "say 'again'", "anew"),
+    Pattern(re.compile(r"\bof\s+late\b"), "say 'recently'", "late"),
+    Pattern(re.compile(r"\bin\s+vain\b"), "say 'without result'", "vain"),
+    Pattern(re.compile(r"\bwithout\s+a\s+word\b"), "say 'silently' or 'without a message'", "word"),
+    Pattern(re.compile(r"\belse\s+than\b"), "say 'is not ...'", "than"),
+    Pattern(re.compile(r"\bfor\s+so\s+long\b"), "say 'for this long', or name the time", "long"),
+    Pattern(re.compile(r"\bfor\s+dead\b(?!\s+\w)"), "say 'regard as'", "dead"),
     Pattern(
         re.compile(
             r",\s+for\s+(?:it|its|they|there|this|that|these|those|the\s+\w+)\s+"
@@ -95,14 +106,18 @@ PATTERNS = (
     Pattern(
         re.compile(r"\b(?:[Ss]omebody|[Nn]obody|[Ee]verybody|[Aa]nybody)\b"),
         "name the role: 'no client', 'another process'",
+        "body",
     ),
-    Pattern(re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"), "say 'this many', or name the number"),
-    Pattern(re.compile(r"\b(?:[Nn]othing|[Nn]one)\s+but\b"), "say 'only'"),
+    Pattern(
+        re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"), "say 'this many', or name the number", "many"
+    ),
+    Pattern(re.compile(r"\b(?:[Nn]othing|[Nn]one)\s+but\b"), "say 'only'", "but"),
     Pattern(
         re.compile(r"\b[Aa]ll\s+but\b(?!\s+(?:one|the\s+last|the\s+one)\b)"),
         "say 'all except': 'all but' also means 'nearly'",
+        "but",
     ),
-    Pattern(re.compile(r"\b[Bb]esides\b"), "say 'also', 'in addition to' or 'without'"),
+    Pattern(re.compile(r"\b[Bb]esides\b"), "say 'also', 'in addition to' or 'without'", "esides"),
     Pattern(
         re.compile(
             r"(?:\A|(?<=[.;:]\s)|(?<=\n))(?:So|Nor|Neither)\s+(?:do|does|is|are|has|have|can|must|may)\b(?![^.]*\?)"
@@ -115,13 +130,14 @@ PATTERNS = (
         ),
         "say 'does not delay' or 'cannot block'",
     ),
-    Pattern(re.compile(r"\b[Mm]end(?:s|ed|ing)?\b"), "say 'repair', 'fix' or 'correct'"),
-    Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'"),
+    Pattern(re.compile(r"\b[Mm]end(?:s|ed|ing)?\b"), "say 'repair', 'fix' or 'correct'", "end"),
+    Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'", "same"),
     Pattern(
         re.compile(
             r"(?:^|(?<=[.;:]\s)|(?<=\n))What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"
         ),
         "begin with the subject: not 'What is cached, a thread reads', but 'A thread reads what is cached'",
+        "What",
     ),
 )
 
@@ -160,7 +176,9 @@ IDENTIFIERS = Pattern(
 _FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n)+", re.MULTILINE)
 _INLINE = re.compile(r"`[^`\n]+`")
-_MAY_NAME = re.compile(r"told|TOLD|anew|ANEW|body|BODY|whoever|WHOEVER")
+_MAY_NAME = re.compile(
+    r"told|TOLD|anew|ANEW|(?:[Ss]ome|[Nn]o|[Ee]very|[Aa]ny)body|(?:SOME|NO|EVERY|ANY)BODY|whoever|WHOEVER"
+)
 _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 
 
@@ -177,7 +195,7 @@ def findings(root: Path = ROOT) -> list[str]:
     found = []
     for path, texts in _sources(root):
         for text in texts:
-            for pattern in PATTERNS:
+            for pattern in (pattern for pattern in PATTERNS if pattern.part in text.words):
                 for match in pattern.found.finditer(text.words):
                     line = text.line + text.words.count("\n", 0, match.start())
                     found.append(f"{path.relative_to(root)}:{line}: {' '.join(match[0].split())!r}: {pattern.instead}")
@@ -267,7 +285,7 @@ def _may_match(source: str) -> bool:
     """Return whether a pattern may match a text or comment of a program; seldom true when none does."""
     texts = source.replace('"""', " . ").replace('"', "\n").replace("('", "\n")
     comments = "\n".join(line.split("#", 1)[1].strip() for line in source.splitlines() if "#" in line)
-    return any(pattern.found.search(text) for pattern in PATTERNS for text in (texts, comments))
+    return any(pattern.may_match(text) for pattern in PATTERNS for text in (texts, comments))
 
 
 def _docstrings(tree: ast.AST) -> Iterator[ast.expr]:

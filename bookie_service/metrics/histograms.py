@@ -51,6 +51,7 @@ def _lower_bounds() -> np.ndarray:
 
 _BOUNDS = _lower_bounds()
 _MIDDLES = (_BOUNDS[:-1] + _BOUNDS[1:] - 1) / 2
+_NOTHING = np.zeros(BUCKETS, np.int64)
 
 
 class Histograms:
@@ -61,9 +62,10 @@ class Histograms:
     def __init__(self, count: int = 1) -> None:
         self._counts = np.zeros((count, BUCKETS), np.int64)
         """How many values each bucket of each histogram has."""
-        self._base = np.zeros((count, BUCKETS), np.int64)
-        """The counts when the last window was closed."""
-        self._window = np.zeros((count, BUCKETS), np.int64)
+        # All histograms share these zeros until their first window closes.
+        self._base = np.broadcast_to(_NOTHING, self._counts.shape)
+        """The counts when the last window was closed. Replaced by `roll`."""
+        self._window = self._base
         """What the last closed window counted. Replaced by `roll`."""
         self._sums = [0] * count
         self._offsets = np.arange(count, dtype=np.int64)[:, np.newaxis] * BUCKETS

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+import numpy as np
+
+from bkspark.wire import v2
 from bkspark.wire.status import Status
 from tests.bookie.serving import Peer, Serving, stored
 from tests.polling import wait_until
 
 PAYLOADS = [bytes([i]) * 3000 for i in range(40)]
 LEDGERS = range(12, 18)
+
+_stored = functools.cache(stored)
 
 
 def settle(serving: Serving) -> None:
@@ -25,11 +31,13 @@ def write_all(peer: Peer, first: int) -> None:
 
 
 def read_all(peer: Peer, end: int) -> None:
-    """Check entries [0, end) of each ledger."""
+    """Check entries [0, end) of each ledger; `end` is a multiple of what `write_all` adds."""
     for ledger_id in LEDGERS:
-        for entry_id in range(end):
-            expected = stored(ledger_id, entry_id, PAYLOADS[entry_id % len(PAYLOADS)])
-            assert peer.read(ledger_id, entry_id).body == expected
+        for first in range(0, end, len(PAYLOADS)):
+            entries = range(first, first + len(PAYLOADS))
+            peer.send(v2.encode_reads(ledger_id, np.array(entries)))
+            bodies = {reply.entry_id: reply.body for reply in peer.replies(len(entries))}
+            assert bodies == {entry: _stored(ledger_id, entry, PAYLOADS[entry - first]) for entry in entries}
 
 
 def marks(directory: Path) -> dict[str, bytes]:

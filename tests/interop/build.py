@@ -1,15 +1,18 @@
 """Builds Java programs with Maven and says where their classes and libraries are.
 
 `python -m tests.interop.build` builds Apache's BookKeeper client and bookie, `python -m tests.interop.build pulsar` a
-Pulsar broker; `make` runs the former once, so that later tests need no network.
+Pulsar broker; `make` runs the former once, so that later tests need no network. The former then archives the classes of
+Apache's programs (`tests/interop/class_archive.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 BOOKKEEPER = Path(__file__).parent / "java"
@@ -46,7 +49,9 @@ def classpath(project: Path) -> str:
     if not is_built(project):
         _build(project)
         (project / "target" / "built-from").write_text(_fingerprint(project))
-    return f"{project / 'target' / 'classes'}:{_libraries(project).read_text().strip()}"
+    if not _jar(project).is_file():
+        _pack(project)
+    return f"{_jar(project)}:{_libraries(project).read_text().strip()}"
 
 
 def bookkeeper_classpath(version: str) -> str:
@@ -57,11 +62,16 @@ def bookkeeper_classpath(version: str) -> str:
     Raises:
         BuildFailed: see `classpath`.
     """
-    classes = classpath(BOOKKEEPER).partition(":")[0]
+    own = classpath(BOOKKEEPER).partition(":")[0]
     libraries = BOOKKEEPER / "target" / f"classpath-{version}.txt"
     if not libraries.is_file():
         _run_maven(BOOKKEEPER, f"-Dbookkeeper.version={version}", f"-Dmdep.outputFile={libraries}", _LIST_LIBRARIES)
-    return f"{classes}:{libraries.read_text().strip()}"
+    return f"{own}:{libraries.read_text().strip()}"
+
+
+def _jar(project: Path) -> Path:
+    """Return where the program's own classes are: Java archives classes of jars only."""
+    return project / "target" / f"{project.name}.jar"
 
 
 def _libraries(project: Path) -> Path:
@@ -81,6 +91,16 @@ def _build(project: Path) -> None:
     _run_maven(project, "clean", "process-classes")
 
 
+def _pack(project: Path) -> None:
+    classes = project / "target" / "classes"
+    # A test's process that looks meanwhile sees no jar, or a whole one.
+    part = _jar(project).with_suffix(f".{os.getpid()}")
+    with zipfile.ZipFile(part, "w") as jar:
+        for file in sorted(classes.rglob("*.*")):
+            jar.write(file, file.relative_to(classes))
+    part.rename(_jar(project))
+
+
 def _run_maven(project: Path, *arguments: str) -> None:
     """Run Maven in a project, first without the network. Raises BuildFailed when both fail."""
     executable = maven()
@@ -94,11 +114,20 @@ def _run_maven(project: Path, *arguments: str) -> None:
     raise BuildFailed(f"{' '.join(command)} in {project} failed:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
+def main(arguments: list[str]) -> None:
+    """Build what the arguments name. Raises BuildFailed."""
+    if maven() is None:
+        print("no mvn on the PATH: the tests against Apache's Java programs will be skipped")
+    elif arguments == ["pulsar"]:
+        classpath(PULSAR)
+    else:
+        from tests.interop import class_archive
+
+        class_archive.make(classpath(BOOKKEEPER))
+
+
 if __name__ == "__main__":
     try:
-        if maven() is None:
-            print("no mvn on the PATH: the tests against Apache's Java programs will be skipped")
-        else:
-            classpath(PULSAR if sys.argv[1:] == ["pulsar"] else BOOKKEEPER)
+        main(sys.argv[1:])
     except BuildFailed as failure:
         sys.exit(str(failure))

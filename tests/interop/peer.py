@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.interop.build import BOOKKEEPER
+
 ANSWER_SECONDS = 300.0
 NETTY_OPTIONS = (
     "-Dio.netty.tryReflectionSetAccessible=true",
@@ -27,8 +29,19 @@ NETTY_OPTIONS = (
 """What netty's direct buffers need."""
 UNVERIFIED = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
 """Classes of released jars need not be verified each time."""
-JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *UNVERIFIED, *NETTY_OPTIONS)
+SMALL_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *UNVERIFIED, *NETTY_OPTIONS)
 """For a short life in little memory."""
+ARCHIVE = BOOKKEEPER / "target" / "classes.jsa"
+"""The classes of Apache's client and bookie, once `tests/interop/class_archive.py` has made it."""
+JVM_OPTIONS = (
+    *SMALL_JVM,
+    "-Xshare:auto",
+    f"-XX:SharedArchiveFile={ARCHIVE}",
+    "-Xlog:disable",
+    "-Xlog:all=warning:stderr",
+)
+"""Those, with the classes from the archive. What Java says of an archive that does not fit may not be on stdout, where
+the answers of the client are."""
 
 
 def payload(entry_id: int, size: int) -> bytes:
@@ -98,6 +111,12 @@ class Peer:
 
     def _log_tail(self) -> str:
         return self._log.read_bytes()[-3000:].decode(errors="replace")
+
+    def end(self) -> None:
+        """Let the program end by itself; ledgers that it writes are left open, too."""
+        self._requests.close()
+        self._process.wait(ANSWER_SECONDS)
+        self._answers.close()
 
     def kill(self) -> None:
         """End the JVM with every ledger it writes left open."""

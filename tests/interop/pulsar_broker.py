@@ -16,7 +16,7 @@ from bkspark.cli.cluster_process import HOST
 from bkspark.cli.ports import free_ports
 from bkspark.metadata.uri import MetadataUri
 from tests.interop import build
-from tests.interop.peer import JVM_OPTIONS
+from tests.interop.peer import SMALL_JVM
 from tests.polling import wait_until
 
 NEEDS_BROKER = pytest.mark.long(reason="the broker is not fetched by make test: make test-pulsar runs these")
@@ -34,7 +34,7 @@ _DOORS = (
     "jdk.management/com.sun.management.internal",
 )
 """What Pulsar's own start script opens of Java beside what netty wants."""
-SMALL_JVM = (*JVM_OPTIONS, "-XX:MaxDirectMemorySize=512m")
+BROKER_JVM = (*SMALL_JVM, "-XX:MaxDirectMemorySize=512m")
 """For a short life in little memory."""
 
 
@@ -73,7 +73,7 @@ class PulsarBroker:
         uri: str,
         settings: Mapping[str, object] = {},
         system_properties: Sequence[str] = (),
-        jvm_options: Sequence[str] = SMALL_JVM,
+        jvm_options: Sequence[str] = BROKER_JVM,
     ) -> None:
         self._more_settings = dict(settings)
         self._system_properties = tuple(system_properties)
