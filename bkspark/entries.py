@@ -13,7 +13,8 @@ A single entry is a batch of one. There is no object per entry; `batch[i]` creat
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 ARROW_DATA_BYTES_MAX = (1 << 31) - 1
 """Arrow's `binary` has int32 offsets, so one array holds less than 2 GiB of data."""
+
+_MEMORY = partial(np.empty, dtype=np.uint8)
+"""Returns memory from the heap."""
 
 
 class EntryBatch:
@@ -58,13 +62,25 @@ class EntryBatch:
         return cls(b"".join(parts), offsets, ledger_id, first_entry)
 
     @classmethod
-    def joined(cls, parts: Sequence[EntryBatch], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
-        """Return batches joined in order as one, copied into one buffer, with the given ledger and first entry."""
+    def joined(
+        cls,
+        parts: Sequence[EntryBatch],
+        ledger_id: int = NO_ENTRY,
+        first_entry: int = 0,
+        memory: Callable[[int], np.ndarray] = _MEMORY,
+    ) -> EntryBatch:
+        """Return batches joined in order as one, with the given ledger and first entry, copied into one buffer from
+        `memory`, which returns uint8 of a given size."""
         sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, np.int64)
         offsets = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        data = b"".join(memoryview(part.buffer)[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts)
-        return cls(data, offsets, ledger_id, first_entry, parts[0].sealed_with if parts else None)
+        data = memory(offsets.item(-1))
+        at = 0
+        for part in parts:
+            end = at + part.payload_bytes
+            data[at:end] = np.frombuffer(part.buffer, np.uint8)[part.offsets.item(0) : part.offsets.item(-1)]
+            at = end
+        return cls(data.data, offsets, ledger_id, first_entry, parts[0].sealed_with if parts else None)
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> EntryBatch:

@@ -17,9 +17,10 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import LENGTH_BYTES
 
-LOCAL_BYTES = 8 << 20
-"""Size of the items whose positions are requested at once. Far less is in memory at a time."""
-LOCAL_ENTRIES = 64
+LOCAL_BYTES = 15 << 19
+"""Size of the items whose positions are requested at once. Large ones fit one batch, even if they are larger than those
+before them; of small ones, far less is in memory at a time."""
+LOCAL_ENTRIES = 32
 """The least number of entries whose positions are requested at once, however large they are: a request for a few costs
 as much as reading an entry of 1 MiB."""
 REMOTE_BYTES = 64 << 20

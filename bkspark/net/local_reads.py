@@ -24,7 +24,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,10 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """0 if Python or its C library lacks it: then reads wait for the disk."""
 
 IN_PLACE_BYTES = 64 << 10
-"""Entries of at least this mean size are read one by one, without a copy. Smaller ones are packed into one buffer."""
+"""Entries of at least this mean size are read one by one, each to its place in a batch. Others are copied to it."""
+
+BATCH_BYTES = 8 << 20
+"""Limit of a batch of such entries; a single one may be larger. `ReusedMemory` keeps two of them."""
 
 
 class LocalReads:
@@ -222,18 +225,28 @@ class LocalBookie:
     def _large(
         self, descriptor: int, starts: np.ndarray, ends: np.ndarray, request: LocalRead, digest: EntryDigest
     ) -> Iterator[EntryBatch]:
-        """As `_entries`, one entry at a time, without a copy."""
-        given_from, least = LENGTH_BYTES + digest.given_from, LENGTH_BYTES + digest.overhead_bytes
-        for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), request.first_entry):
-            # Many entries of other ledgers may precede the next one.
-            size = _end_of_item(descriptor, start) - start
-            if not least <= size <= end - start:
+        """As `_entries`, without a copy: the kernel writes each entry directly after the one before it."""
+        places = _places_of_items(descriptor, starts, ends, LENGTH_BYTES + digest.overhead_bytes)
+        front = memoryview(bytearray(LENGTH_BYTES + digest.given_from))
+        first_entry = request.first_entry
+        for some in _in_batches(places, len(front)):
+            offsets = np.zeros(len(some) + 1, np.int64)
+            np.cumsum([size - len(front) for _, size in some], out=offsets[1:])
+            # Pieces of one size are used again.
+            memory = self._memory.take(max(BATCH_BYTES, offsets.item(-1))).data[: offsets.item(-1)]
+            bounds = offsets.tolist()
+            count = 0
+            for (start, _), low, high in zip(some, bounds, bounds[1:]):
+                item = (front, memory[low:high])
+                ids = request.ledger_id, first_entry + count
+                if not read_all(descriptor, item, start) or _fault_of(item, digest, *ids) is not None:
+                    break
+                count += 1
+            if count:
+                yield EntryBatch(memory, offsets[: count + 1], request.ledger_id, first_entry)
+            if count < len(some):
                 return
-            item = self._memory.take(size).data
-            whole = read_all(descriptor, item, start)
-            if not whole or digest.fault_of(item[LENGTH_BYTES:], request.ledger_id, entry_id) is not None:
-                return
-            yield EntryBatch(item, np.array((given_from, size)), request.ledger_id, entry_id)
+            first_entry += count
 
     def _piece(
         self,
@@ -247,7 +260,7 @@ class LocalBookie:
         """As `_entries`, for the items at [start, end) of a file, in one batch."""
         low = starts.item(0)
         items = self._memory.take(ends.item(-1) - low)
-        count = len(starts) if read_all(descriptor, items.data, low) else 0
+        count = len(starts) if read_all(descriptor, [items.data], low) else 0
         starts = starts[:count] - low
         lengths = gather_i32(items, starts)
         starts += LENGTH_BYTES
@@ -259,19 +272,65 @@ class LocalBookie:
         return digest.open_entries(items.data, starts[:count], stops[:count], ledger_id, ids)
 
 
-def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Fill memory with the bytes at `offset` of a file; return False if the file ends before."""
+def _places_of_items(descriptor: int, starts: np.ndarray, ends: np.ndarray, bytes_min: int) -> list[tuple[int, int]]:
+    """Return (start, size) of the leading items that fit between `starts` and `ends`."""
+    places = []
+    for start, end in zip(starts.tolist(), ends.tolist()):
+        # Many entries of other ledgers may precede the next one.
+        size = _end_of_item(descriptor, start) - start
+        if not bytes_min <= size <= end - start:
+            break
+        places.append((start, size))
+    return places
+
+
+def _fault_of(item: tuple[memoryview, memoryview], digest: EntryDigest, ledger_id: int, entry_id: int) -> str | None:
+    """Return the error of an item, or None. It is in two parts, of which the second one is returned as its entry."""
+    front, entry = item
+    in_entry = digest.overhead_bytes - digest.given_from
+    envelope = entry[:in_entry] if in_entry else front[LENGTH_BYTES:]
+    return digest.fault_of(envelope, entry[in_entry:], ledger_id, entry_id)
+
+
+def _in_batches(places: list[tuple[int, int]], front_bytes: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield items in groups of at most BATCH_BYTES without their fronts, or of one item."""
+    some: list[tuple[int, int]] = []
+    held = 0
+    for place in places:
+        octets = place[1] - front_bytes
+        if some and held + octets > BATCH_BYTES:
+            yield some
+            some, held = [], 0
+        some.append(place)
+        held += octets
+    if some:
+        yield some
+
+
+def read_all(descriptor: int, memory: Sequence[memoryview], offset: int) -> bool:
+    """Fill pieces of memory, one after the other, with the bytes at `offset` of a file; return False if the file ends
+    before."""
+    wanted = sum(map(len, memory))
     try:
-        found = os.preadv(descriptor, [memory], offset, _NOWAIT)
+        found = os.preadv(descriptor, memory, offset, _NOWAIT)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
             raise
         found = 0
-    if found < len(memory):
+    if found < wanted:
         # Not all of it is in memory, or the file system cannot tell. The following bytes are likely to be read next.
         os.posix_fadvise(descriptor, offset + found, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-        found += os.preadv(descriptor, [memory[found:]], offset + found)
-    return found == len(memory)
+        found += os.preadv(descriptor, _after(memory, found), offset + found)
+    return found == wanted
+
+
+def _after(memory: Sequence[memoryview], count: int) -> list[memoryview]:
+    """Return pieces of memory without their first octets."""
+    rest = []
+    for piece in memory:
+        rest.append(piece[count:])
+        count = max(0, count - len(piece))
+    return rest
 
 
 def peer_uid(connected: socket.socket) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar.compression import decompress
@@ -227,8 +228,13 @@ def _contents(
         parts.append(part)
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     ends = np.cumsum(sizes)
-    whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-    return whole, ends - sizes, ends
+    if len(parts) == 1:
+        return parts[0], ends - sizes, ends
+    # Arrow's pool gives the same memory again and again, where the heap would take new pages each time.
+    whole = np.frombuffer(pa.allocate_buffer(int(sizes.sum())), np.uint8)
+    for part, start, end in zip(parts, (ends - sizes).tolist(), ends.tolist()):
+        whole[start:end] = np.frombuffer(part, np.uint8)
+    return whole.data, ends - sizes, ends
 
 
 def _walk(
@@ -282,8 +288,7 @@ def _find_runs(
     (at, ends), (first, counts, done) = bounds, progress
     while True:
         batches = np.flatnonzero(done < counts)
-        heads = [_head(content, place, end) for place, end in zip(at[batches].tolist(), ends[batches].tolist())]
-        stride, size_at, size_bytes = np.array(heads, np.int64).reshape(-1, 3).T
+        stride, size_at, size_bytes = _heads(content, at[batches], ends[batches]).T
         batches, stride, size_at, size_bytes = (each[stride > 0] for each in (batches, stride, size_at, size_bytes))
         if not len(batches):
             return
@@ -305,6 +310,25 @@ def _find_runs(
         at[batches] += run * stride
         if run.sum() < RUN_MIN * len(batches):
             return
+
+
+def _heads(content: memoryview, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return int64 (n, 3), the `_head` of each message; of those that look as the first one, its own."""
+    heads = np.zeros((len(at), 3), np.int64)
+    others = np.arange(len(at))
+    if len(at):
+        stride, size_at, size_bytes = heads[0] = _head(content, at.item(0), ends.item(0))
+        if stride:
+            data = np.frombuffer(content, np.uint8)
+            near = np.flatnonzero(at + stride <= ends)
+            is_same = big_endian(data, at[near], _SIZE_BYTES) == _SIZE(content, at.item(0))[0]
+            for place in range(size_at, size_at + size_bytes):
+                is_same &= data[at[near] + place] == data[at.item(0) + place]
+            heads[near[is_same]] = heads[0]
+            others = np.flatnonzero(heads[:, 0] == 0)
+    for each in others.tolist():
+        heads[each] = _head(content, at.item(each), ends.item(each))
+    return heads
 
 
 def _head(content: memoryview, at: int, end: int) -> tuple[int, int, int]:

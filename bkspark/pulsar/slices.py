@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 
 from bkspark.entries import ARROW_DATA_BYTES_MAX
 from bkspark.wire.framing import items_at
+
+RUN_MIN = 16
+"""Slices at equal distances, on average, before all are copied one by one."""
 
 
 def big_endian(data: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
@@ -62,8 +67,25 @@ def binary_array(
     if (bounds[1:-1:2] == bounds[2::2]).all():
         offsets = np.append(bounds[0::2], bounds[-1])
         return _with_nulls(pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held]), is_valid)
+    sizes = bounds[1::2] - bounds[0::2]
+    step = int(starts[1] - starts[0])
+    breaks = np.flatnonzero(np.diff(starts) != step) + 1
+    if sizes[0] > 0 and (sizes == sizes[0]).all() and len(breaks) * RUN_MIN <= count:
+        return _in_runs(data, starts, int(sizes[0]), step, [0, *breaks.tolist(), count])
     every = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), held])
     return _with_nulls(every.take(pa.array(np.arange(0, 2 * count, 2))), is_valid)
+
+
+def _in_runs(data: memoryview, starts: np.ndarray, size: int, step: int, runs: list[int]) -> pa.Array:
+    """Return a binary array of slices of one size. Between two of `runs`, they are at equal distances. It takes half as
+    long as Arrow needs for slices of any size."""
+    count = len(starts)
+    held = pa.allocate_buffer(count * size)
+    items, copies = items_at(data, f"V{size}"), np.frombuffer(held, f"V{size}")
+    for first, end in itertools.pairwise(runs):
+        copies[first:end] = items[starts.item(first) : starts.item(end - 1) + 1 : step]
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
 
 
 def _with_nulls(array: pa.Array, is_valid: np.ndarray | None) -> pa.Array:

@@ -14,6 +14,7 @@ from bkspark.blocking import run
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, NoSuchLog
 from bkspark.ledger.encryption import opening_metadata
+from bkspark.memory import ReusedMemory
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.schemas import Schema
 from bkspark.spark.columns import check_columns
@@ -212,24 +213,31 @@ async def with_schemas(
 
 
 def _together(found: Iterator[tuple[LedgerRead, EntryBatch]]) -> Iterator[tuple[LedgerRead, EntryBatch]]:
-    """Yield the same entries, with consecutive small batches joined: a local scan yields large entries singly."""
+    """Yield the same entries, with consecutive small batches joined. A batch is yielded before the next one is read, so
+    that few pieces of memory are in use."""
+    memory = ReusedMemory()
     parts: list[EntryBatch] = []
     octets = 0
     last: LedgerRead | None = None
     for read, entries in found:
         follows = read is last and parts and entries.first_entry == parts[-1].end_entry
-        if last is not None and parts and not (follows and octets < DECODE_BYTES):
-            yield last, _one_batch(parts)
+        if last is not None and parts and not (follows and octets + entries.payload_bytes <= DECODE_BYTES):
+            yield last, _one_batch(parts, memory)
             parts, octets = [], 0
         parts.append(entries)
         octets += entries.payload_bytes
         last = read
+        if octets + entries.payload_bytes > DECODE_BYTES:  # another one of this size does not fit
+            yield read, _one_batch(parts, memory)
+            parts, octets = [], 0
     if last is not None and parts:
-        yield last, _one_batch(parts)
+        yield last, _one_batch(parts, memory)
 
 
-def _one_batch(parts: list[EntryBatch]) -> EntryBatch:
-    return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, parts[0].ledger_id, parts[0].first_entry)
+def _one_batch(parts: list[EntryBatch], memory: ReusedMemory) -> EntryBatch:
+    if len(parts) == 1:
+        return parts[0]
+    return EntryBatch.joined(parts, parts[0].ledger_id, parts[0].first_entry, memory.take)
 
 
 def _opened_in_task(task: TopicPartition, unopened: PackedRanges, options: SourceOptions) -> TopicPartition:

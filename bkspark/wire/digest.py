@@ -250,22 +250,21 @@ class EntryDigest:
             )
         carried = int.from_bytes(view[ENTRY_ID_AT : ENTRY_ID_AT + 8], "big", signed=True)
         expected = carried if entry_id is None else entry_id
-        wrong = self.fault_of(view, ledger_id, expected)
+        wrong = self.fault_of(view[: self.overhead_bytes], view[self.overhead_bytes :], ledger_id, expected)
         if wrong is not None:
             raise DigestMismatch(f"ledger {ledger_id} entry {expected} {wrong}", ledger_id=ledger_id, entry_id=expected)
         _, _, lac, length = _HEADER_FIELDS.unpack_from(view)
         learned = self.lac_bounds.learned(carried, lac)
         return OpenedEntry(carried, learned, length, bytes(view[self.overhead_bytes :]))
 
-    def fault_of(self, entry: memoryview, ledger_id: int, entry_id: int) -> str | None:
-        """Return the error of one stored entry, or None, as `open_entries`. It uses numbers instead of arrays."""
-        if len(entry) < self.overhead_bytes:
-            return "is shorter than its envelope"
-        found_ledger, found_entry, lac, _ = _HEADER_FIELDS.unpack_from(entry)
+    def fault_of(self, envelope: memoryview, payload: memoryview, ledger_id: int, entry_id: int) -> str | None:
+        """Return the error of one stored entry in two parts, or None, as `open_entries`. It uses numbers instead of
+        arrays. The envelope has `overhead_bytes`."""
+        found_ledger, found_entry, lac, _ = _HEADER_FIELDS.unpack_from(envelope)
         if (found_ledger, found_entry) != (ledger_id, entry_id) or not self.lac_bounds.admits(entry_id, lac):
             return _wrong_header(found_ledger, found_entry, lac, ledger_id, entry_id)
-        digest = self._digest_of(entry[:HEADER_BYTES], entry[self.overhead_bytes :])
-        return None if digest == entry[HEADER_BYTES : self.overhead_bytes] else "does not match its digest"
+        digest = self._digest_of(envelope[:HEADER_BYTES], payload)
+        return None if digest == envelope[HEADER_BYTES:] else "does not match its digest"
 
     def seal_lac(self, ledger_id: int, lac: int) -> bytes:
         """Return the explicit-LAC packet: i64 ledger id, i64 lac, digest over those 16 bytes."""

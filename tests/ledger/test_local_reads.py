@@ -136,8 +136,9 @@ def test_an_error_in_a_local_read_ends_its_connection_and_the_entries_are_asked_
     run(tmp_path, test, bookies=1)
 
 
+@pytest.mark.parametrize("cut", [0, 1, 4])
 @pytest.mark.parametrize("size", [0, 1, 9, 10])
-def test_files_are_read_where_the_system_does_not_tell_what_is_in_memory(size):
+def test_files_are_read_where_the_system_does_not_tell_what_is_in_memory(size, cut):
     """tmpfs refuses RWF_NOWAIT."""
     descriptor = os.memfd_create("log")
     try:
@@ -145,7 +146,8 @@ def test_files_are_read_where_the_system_does_not_tell_what_is_in_memory(size):
         memory = bytearray(size)
         with pytest.raises(OSError, match="not supported"):
             os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
-        assert read_all(descriptor, memoryview(memory), 1) == (size < 10)
+        parts = [memoryview(memory)[:cut], memoryview(memory)[cut:]]
+        assert read_all(descriptor, parts, 1) == (size < 10)
         assert bytes(memory) == b"123456789\0"[:size]
     finally:
         os.close(descriptor)
@@ -180,6 +182,7 @@ def test_damage_in_an_entry_log_is_reported_and_read_elsewhere(
     tmp_path, spy, caplog, monkeypatch, payloads, at, piece_bytes
 ):
     monkeypatch.setattr(local_reads, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(local_reads, "BATCH_BYTES", 10 * piece_bytes)
 
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client(net=PATIENT)

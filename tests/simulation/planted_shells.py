@@ -368,8 +368,8 @@ def striped_entries_out_of_order() -> Plant:
 
 
 def digests_not_checked() -> Plant:
-    def fault_of(old: Any, self: EntryDigest, entry: Any, *ids: Any) -> str | None:
-        fault = old(self, entry, *ids)
+    def fault_of(old: Any, self: EntryDigest, *entry: Any) -> str | None:
+        fault = old(self, *entry)
         return None if fault == "does not match its digest" else fault
 
     return both(

@@ -18,6 +18,7 @@ from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
 from bkspark.ledger import range_reader
+from bkspark.net import local_reads
 from bkspark.net.local_reads import LocalBookie
 from bkspark.spark import read as spark_read
 from bkspark.spark.local_files import NO_PASSWORD
@@ -96,7 +97,8 @@ def test_a_task_reads_what_lies_in_entry_logs_itself(tmp_path, given):
     run(tmp_path, test, bookies=1)
 
 
-def test_large_entries_stay_where_they_were_read(tmp_path, given):
+def test_large_entries_are_read_into_few_batches(tmp_path, given, monkeypatch):
+    monkeypatch.setattr(local_reads, "BATCH_BYTES", 300_000)
     large = [b"%04d" % number * 25_000 for number in range(24)]
 
     async def test(cluster: InProcessCluster) -> None:
@@ -106,9 +108,10 @@ def test_large_entries_stay_where_they_were_read(tmp_path, given):
         await cluster.bookies[0].flush()
         metadata = await client.metadata(writer.ledger_id)
         assert await task(cluster, writer.ledger_id, metadata, count=len(large)) == large
-        assert [len(parts) for parts in given[:3]] == [4, 4, 4], "so many are asked for, however large they are"
-        # After the length and the envelope of an item, not packed.
-        assert all(part.offsets.tolist() == [40, 100_040] for parts in given for part in parts)
+        # Four are asked for at once, however large they are.
+        assert [[len(part) for part in parts] for parts in given[:3]] == [[3, 1], [3, 1], [3, 1]]
+        assert given[0][0].offsets.tolist() == [0, 100_000, 200_000, 300_000]
+        assert len(given[0][0].buffer) == 300_000
 
     run(tmp_path, test, bookies=1)
 
@@ -127,7 +130,7 @@ def test_what_lies_between_large_entries_is_not_read(tmp_path, given):
                 await cluster.bookies[0].flush()
         metadata = await client.metadata(writer.ledger_id)
         assert await task(cluster, writer.ledger_id, metadata, count=len(large)) == large
-        assert [len(part.buffer) for parts in given for part in parts] == [100_040] * len(large)
+        assert [len(part.buffer) for parts in given for part in parts] == [100_000] * len(large)
 
     run(tmp_path, test, bookies=1)
 
