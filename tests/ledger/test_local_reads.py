@@ -353,3 +353,16 @@ def test_local_reads_end_with_their_connection_and_with_the_client(tmp_path, spy
         assert count(spy) == 2 * len(LARGE)
 
     run(tmp_path, test, bookies=1)
+
+
+def test_bookie_whose_local_reads_are_slow_is_read_over_the_network_from_then_on(tmp_path, spy):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger_id = await write(cluster.client(), LARGE)
+        await cluster.bookies[0].flush()
+        client = cluster.client(net=NetOptions(speculative_read_s=0.0))
+        assert await scan(client, ledger_id) == LARGE
+        (local,) = (await client.context()).pool._local_reads.values()
+        assert local._bookie.is_off
+        assert count(spy) == 0
+
+    run(tmp_path, test, bookies=1)
