@@ -82,6 +82,20 @@ def test_flush_after_one_that_did_not_move_the_marks_covers_what_both_had() -> N
     assert not forces.on_flush_done()
 
 
+def test_forces_that_a_flush_carries_out_have_places_until_it_is_done() -> None:
+    deferrals = Deferrals(1)
+    forces = Forces(deferrals, 2)
+    for entry_id in range(2):
+        assert not forces.is_full
+        deferrals.bypassed(deferrals.take([(4, ids(entry_id), -1)]))
+        forces.add(WaitingForce(SILENT, 4, (b"",)))
+        deferrals.on_flush_begun()
+        forces.on_flush_begun()
+    assert (forces.is_full, forces.need_flush) == (True, False)
+    assert len(forces.on_flush_done()) == 2
+    assert not forces.is_full
+
+
 def test_runs_of_flushes_that_did_not_move_the_marks_are_tracked_in_bounded_memory() -> None:
     deferrals = Deferrals(1)
     for entry_id in range(0, 4 * RANGES_MAX, 2):

@@ -335,3 +335,37 @@ def test_a_scan_that_is_broken_off_leaves_nothing_open(tmp_path, spy):
         assert open_files(".log") == files
 
     run(tmp_path, test, bookies=1)
+
+
+def test_local_reads_end_with_their_connection_and_with_the_client(tmp_path, spy):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger_id = await write(cluster.client(), LARGE)
+        await cluster.bookies[0].flush()
+        client = cluster.client(net=PATIENT)
+        pool = (await client.context()).pool
+        assert await scan(client, ledger_id) == LARGE
+        (first,) = pool._local_reads.values()
+        assert first._bookie._socket is not None
+        first.channel.close()
+        assert await scan(client, ledger_id) == LARGE
+        (second,) = pool._local_reads.values()
+        assert second is not first
+        assert (first._bookie._socket, first._bookie.is_off) == (None, True)
+        await client.close()
+        assert (second._bookie._socket, second._bookie.is_off) == (None, True)
+        assert count(spy) == 2 * len(LARGE)
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_bookie_whose_local_reads_are_slow_is_read_over_the_network_from_then_on(tmp_path, spy):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger_id = await write(cluster.client(), LARGE)
+        await cluster.bookies[0].flush()
+        client = cluster.client(net=NetOptions(speculative_read_s=0.0))
+        assert await scan(client, ledger_id) == LARGE
+        (local,) = (await client.context()).pool._local_reads.values()
+        assert local._bookie.is_off
+        assert count(spy) == 0
+
+    run(tmp_path, test, bookies=1)

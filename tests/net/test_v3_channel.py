@@ -13,10 +13,14 @@ from bkspark.errors import BookieUnavailable, ProtocolError, ReadFailed, Request
 from bkspark.ledger.reader import last_entries
 from bkspark.net.connection import AddListener
 from bkspark.net.responses import BAD_DIGEST
+from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
+from bkspark.wire.framing import scan_frames
+from tests.ledger.fanning import Wire, receive, settled
+from tests.ledger.fanning import play as play_without_sockets
 from tests.net.v3_peer import play, play_pool, response
 from tests.polling import until
 
@@ -215,6 +219,43 @@ def test_long_poll_may_take_its_wait_longer_than_an_ordinary_answer():
         return [response(request, readResponse=inner)]
 
     play(answer, test, read_timeout_s=0.01)
+
+
+@pytest.mark.parametrize(("entry_id", "status"), [(7, v2.EOK), (6, BAD_DIGEST), (8, BAD_DIGEST)])
+def test_long_poll_takes_no_other_entry_than_the_next_one(entry_id, status):
+    async def test(channel):
+        polled = await channel.poll_entry(LEDGER, 6, 30.0, DIGEST)
+        assert (polled.status, polled.lac, polled.entry is not None) == (status, 9, status == v2.EOK)
+
+    def answer(request):
+        body = stored(entry_id, b"entry")
+        return [
+            response(
+                request, readResponse=protocol.ReadResponse(ledgerId=LEDGER, entryId=7, status=0, body=body, maxLAC=9)
+            )
+        ]
+
+    play(answer, test)
+
+
+def test_second_answer_to_a_read_is_passed_over():
+    """It comes while another read of the same group is not answered."""
+
+    async def test():
+        channel, wire = BookieV3Channel("a", 1 << 20, 30.0, v3.TxnIds()), Wire()
+        channel.connection_made(wire)
+        reading = asyncio.ensure_future(channel.read_entries(LEDGER, np.array([1, 2]), DIGEST))
+        await settled()
+        table = scan_frames(wire.sent, len(wire.sent))
+        asked = [v3.decode_request(wire.sent[start:end]) for start, end in zip(table.starts, table.ends)]
+        for number, entry_id in ((0, 1), (0, 1), (1, 2)):
+            inner = protocol.ReadResponse(ledgerId=LEDGER, entryId=entry_id, status=0, body=stored(entry_id, b"entry"))
+            receive(channel, v3.encode_message(response(asked[number], readResponse=inner)))
+        found = await reading
+        assert found.statuses.tolist() == [v2.EOK, v2.EOK]
+        assert [at.tolist() for at, _ in found.pieces] == [[0], [1]]
+
+    play_without_sockets(test)
 
 
 def test_explicit_lac_counts_beside_a_bookies_eio():

@@ -81,13 +81,13 @@ def start_with(received: bytes) -> TlsSocket:
 AUTH = v2.encode_auth_reply(protocol.AuthMessage(authPluginName="sasl", payload=b"").SerializeToString())
 
 
-def test_so_many_auth_messages_may_follow_start_tls_and_no_more() -> None:
+def test_auth_messages_in_clear_after_start_tls_have_a_limit() -> None:
     assert not start_with(CLEAR_MESSAGES_MAX * AUTH).holds_received
     with pytest.raises(TlsFailure, match=f"more than {CLEAR_MESSAGES_MAX} AUTH messages"):
         start_with((CLEAR_MESSAGES_MAX + 1) * AUTH)
 
 
-def test_so_many_bytes_in_clear_may_follow_start_tls_and_no_more() -> None:
+def test_bytes_in_clear_after_start_tls_have_a_limit() -> None:
     unfinished = (2 * CLEAR_BYTES_MAX).to_bytes(4, "big") + bytes(CLEAR_BYTES_MAX - 4)
     assert not start_with(unfinished).holds_received
     with pytest.raises(TlsFailure, match=f"more than {CLEAR_BYTES_MAX} bytes"):
