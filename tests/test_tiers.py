@@ -13,6 +13,7 @@ from tests.tiers import Tiers
 PULSAR = "the broker is not fetched by make test: make test-pulsar runs these"
 ONLY_LONG = {
     "tests/benchmarks/test_large_logs.py": "nothing but a benchmark uses what it runs",
+    "tests/chaos/test_chaos.py": "each run of .ci/run does this for three minutes",
     "tests/real_cluster/test_deployment_page.py": "it installs packages, and starts Spark on five hosts",
     **{f"tests/interop/test_pulsar{part}.py": PULSAR for part in ("", "_closed", "_segments", "_streams", "_topics")},
 }

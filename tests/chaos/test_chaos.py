@@ -28,6 +28,9 @@ def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partition
     assert sum(report.faults.values()) > 5
 
 
+@pytest.mark.long(
+    reason="tests/ledger/test_gray_bookies.py holds its ratios in virtual time; each run of .ci/run does this"
+)
 def test_gray_command_measures_a_bookie_that_neither_works_nor_fails(capsys: pytest.CaptureFixture[str]) -> None:
     """What the ratios are is for a quiet machine; tests/ledger/test_gray_bookies.py holds them in virtual time."""
     gray.main(["--seconds", "6", "--latency-seconds", "1", "--kind", "cut", "--json"])

@@ -16,8 +16,7 @@ SHARE = 0.004
 
 @pytest.mark.long_except(
     StorageClass.SORTED.short_name,
-    StorageClass.DB.short_name,
-    reason="the replay of the journal is the same in every storage",
+    reason="the replay of the journal is the same in every storage, and a script of each kind runs below",
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_power_cut_in_the_recovery_of_a_killed_bookie_loses_nothing(kind: str) -> None:
@@ -28,6 +27,7 @@ def test_power_cut_in_the_recovery_of_a_killed_bookie_loses_nothing(kind: str) -
     assert recoveries.images > 200
 
 
+@pytest.mark.long(reason="a share of all pairs is tried above, and a third of them where a planted defect is hunted")
 def test_every_pair_of_a_kill_and_a_cut_has_its_turn(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--act", "fence", "--kind", StorageClass.SORTED.short_name]) == 0
     report = json.loads(capsys.readouterr().out)
