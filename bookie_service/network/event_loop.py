@@ -131,7 +131,9 @@ class TimedCollections:
         self._intervals = 0
         """How many intervals are over."""
         self._timer: asyncio.TimerHandle | None = None
+        """The planned scan; None before the first one is planned. Set by `_plan`."""
         self._thresholds = gc.get_threshold()
+        """Python's own thresholds, which are set again at the end. Constant."""
 
     def __enter__(self) -> None:
         gc.collect()

@@ -24,6 +24,7 @@ class ReceiveBuffer:
     def __init__(self, memory_budget: MemoryBudget, owner: Receiver) -> None:
         self._memory_budget = memory_budget
         self._owner = owner
+        """The connection; `CLOSED` after `clear`."""
         self._kept = _NOTHING
         """Memory of this connection for bytes that stay; empty: no bytes stay."""
         self._counted = 0

@@ -25,6 +25,7 @@ class SendBuffer:
         self._socket = connected
         self._memory_budget = memory_budget
         self._owner = owner
+        """The connection; `CLOSED` after `clear`."""
         self._pending: deque[bytes] = deque()
         """Parts that are not completely sent, in order."""
         self._sent_of_first = 0

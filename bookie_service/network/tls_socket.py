@@ -73,6 +73,7 @@ class TlsSocket:
         self._socket = connected
         self._loop = loop
         self._on_secured = on_secured
+        """Called once the handshake is complete. `close` replaces it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._context = context
