@@ -119,7 +119,8 @@ def test_every_argument_that_may_name_what_does_not_exist_is_tested():
 
 
 @pytest.mark.parametrize(
-    ("command", "words"), [(command, words) for command, cases in WRONG.items() for words in set(cases.values())]
+    ("command", "words"),
+    [(command, words) for command, cases in WRONG.items() for words in dict.fromkeys(cases.values())],
 )
 def test_name_of_what_does_not_exist_is_an_error_that_names_it(console: Console, capfd, cluster, command, words):
     line = [*command.split(), *words.split()]
