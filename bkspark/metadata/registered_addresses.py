@@ -83,6 +83,8 @@ class _List:
         self._read = read
         self._changes: int | None = None
         """How often a bookie had joined or left when the names were read; None: the list does not exist."""
+        self._created_ms = 0
+        """When the list was created: one that is made again counts from 0."""
         self._addresses: dict[str, BookieAddress | None] = {}
         """The registrations, by bookie. Each was read after the names."""
 
@@ -95,7 +97,7 @@ class _List:
         """Read what has changed; return whether something may have."""
         if self._changes is not None:
             stat = await self._tree.exists(self._path)
-            if stat is not None and stat.child_changes == self._changes:
+            if stat is not None and (stat.child_changes, stat.ctime_ms) == (self._changes, self._created_ms):
                 return False
         try:
             names, stat = await self._tree.listing(self._path)
@@ -104,9 +106,9 @@ class _List:
             had_bookies, self._changes, self._addresses = bool(self._addresses), None, {}
             return had_bookies
         names = [name for name in names if f"{paths.AVAILABLE}/{name}" != paths.READ_ONLY]
-        kept = self._unchanged(names, stat.child_changes)
+        kept = self._unchanged(names, stat.child_changes) if stat.ctime_ms == self._created_ms else {}
         read = await each_of(lambda name: self._read(self._where, name), [name for name in names if name not in kept])
-        self._changes, self._addresses = stat.child_changes, kept | read
+        self._changes, self._created_ms, self._addresses = stat.child_changes, stat.ctime_ms, kept | read
         return True
 
     def _unchanged(self, names: Collection[str], changes: int) -> dict[str, BookieAddress | None]:

@@ -178,6 +178,33 @@ def test_call_does_not_take_the_result_of_an_update_that_may_have_read_before_it
     asyncio.run(test())
 
 
+def test_list_that_was_made_again_is_read_again_although_its_count_is_the_same():
+    """An operator formats the cluster: then as many bookies register as before, at other addresses."""
+
+    async def test():
+        store = MemoryStore()
+        tree = store.session()
+        registry = BookieRegistry(tree, URI)
+        await registry.initialize_cluster()
+        await registry.register("h1:1", BookieAddress("h1", 1))
+        seen = BookieRegistry(store.session(), URI)
+        assert await seen.resolve("lost:1") == ("lost", 1)
+        path = f"{URI.root}/available"
+        before = (await tree.exists(path)).child_changes
+        await registry.unregister("h1:1")
+        store.now_ms += 1000
+        for name in await tree.children(path):
+            await tree.delete(f"{path}/{name}", -1)
+        await tree.delete(path, -1)
+        await tree.create(f"{path}/readonly", make_parents=True)
+        await registry.register("h2:1", BookieAddress("lost", 1))
+        assert (await tree.exists(path)).child_changes == before
+        with pytest.raises(BookieUnavailable, match="h2:1"):
+            await seen.resolve("lost:1")
+
+    asyncio.run(test())
+
+
 class Unhurried(MemoryTree):
     """Each request arrives late, and is answered late, by random numbers of turns of the event loop."""
 
