@@ -417,7 +417,7 @@ def _open_entries(data: bytes) -> None:
     opened = digest.open_entries(buffer if is_writable else before, starts, ends, ledger_id, ids)
     assert bytes(buffer) == before, "the buffer was changed"
     faults = [
-        digest.fault_of(memoryview(before)[start:end], ledger_id, entry_id)
+        _fault_of(digest, memoryview(before)[start:end], ledger_id, entry_id)
         for start, end, entry_id in zip(starts.tolist(), ends.tolist(), ids.tolist())
     ]
     bad = next((index for index, fault in enumerate(faults) if fault is not None), None)
@@ -426,6 +426,14 @@ def _open_entries(data: bytes) -> None:
     batch = opened.to_batch(ledger_id, first)
     overhead = digest.overhead_bytes
     assert list(batch) == [before[s + overhead : e] for s, e in zip(starts.tolist(), ends.tolist())][: len(opened)]
+
+
+def _fault_of(digest: EntryDigest, entry: memoryview, ledger_id: int, entry_id: int) -> str | None:
+    """Return the error of one stored entry, or None, by numbers where `open_entries` uses arrays."""
+    envelope_bytes = digest.overhead_bytes
+    if len(entry) < envelope_bytes:
+        return "too short"
+    return digest.fault_of(entry[:envelope_bytes], entry[envelope_bytes:], ledger_id, entry_id)
 
 
 def _open_one(data: bytes) -> None:
