@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 ARROW_DATA_BYTES_MAX = (1 << 31) - 1
 """Arrow's `binary` has int32 offsets, so one array holds less than 2 GiB of data."""
-
-_MEMORY = partial(np.empty, dtype=np.uint8)
-"""Returns memory from the heap."""
 
 
 class EntryBatch:
@@ -67,20 +63,27 @@ class EntryBatch:
         parts: Sequence[EntryBatch],
         ledger_id: int = NO_ENTRY,
         first_entry: int = 0,
-        memory: Callable[[int], np.ndarray] = _MEMORY,
+        memory: Callable[[int], np.ndarray] | None = None,
     ) -> EntryBatch:
-        """Return batches joined in order as one, with the given ledger and first entry, copied into one buffer from
-        `memory`, which returns uint8 of a given size."""
+        """Return batches joined in order as one, copied into one buffer, with the given ledger and first entry.
+
+        `memory(size)` returns the buffer, an array of uint8. None: the buffer is `bytes`, so the batch can be pickled:
+        messages of Spark's tasks contain such batches.
+        """
         sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, np.int64)
         offsets = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
+        sealed_with = parts[0].sealed_with if parts else None
+        if memory is None:
+            whole = b"".join(memoryview(part.buffer)[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts)
+            return cls(whole, offsets, ledger_id, first_entry, sealed_with)
         data = memory(offsets.item(-1))
         at = 0
         for part in parts:
             end = at + part.payload_bytes
             data[at:end] = np.frombuffer(part.buffer, np.uint8)[part.offsets.item(0) : part.offsets.item(-1)]
             at = end
-        return cls(data.data, offsets, ledger_id, first_entry, parts[0].sealed_with if parts else None)
+        return cls(data.data, offsets, ledger_id, first_entry, sealed_with)
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> EntryBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -71,3 +72,9 @@ def test_arrow_arrays_with_offsets_slices_and_chunks(type_):
 def test_arrow_array_of_another_type_is_named(array_):
     with pytest.raises(ValueError, match=r"not from (int64|fixed_size_binary|dictionary)"):
         as_batch(array_)
+
+
+def test_joined_batches_can_be_pickled():
+    """A message of a Spark task contains the rows of a small write, joined."""
+    joined = EntryBatch.joined([EntryBatch.of([b"a", b"bc"]), EntryBatch.of([b"d"])])
+    assert list(pickle.loads(pickle.dumps(joined))) == [b"a", b"bc", b"d"]
