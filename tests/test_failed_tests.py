@@ -32,3 +32,22 @@ def test_a_few_failed_tests_are_named_for_another_run(tmp_path: Path, failed: in
     assert names.stdout.split() == [f"test_numbers.py::test_number[{n}]" for n in range(failed)]
     if failed:
         assert len(json.loads((tmp_path / CACHE).read_text())) == failed
+
+
+def test_failed_test_of_a_group_is_the_only_one_that_runs_once_more(tmp_path: Path) -> None:
+    """pytest-xdist names it with its group, which `--last-failed` does not know: then it would run every test."""
+    (tmp_path / "test_numbers.py").write_text(
+        "import pytest\n@pytest.mark.xdist_group('one group')\n@pytest.mark.parametrize('n', ['a@b', 'c'])\n"
+        "def test_number(n): assert n == 'c'\n"
+    )
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "--rootdir=."]
+    subprocess.run([*pytest_command, "-n", "1", "--dist", "loadgroup"], cwd=tmp_path, capture_output=True, check=False)
+    subprocess.run(
+        [sys.executable, "-m", "tests.failed_tests"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    again = subprocess.run([*pytest_command, "--last-failed"], cwd=tmp_path, capture_output=True, text=True)
+    assert again.stdout.splitlines()[-1].startswith("1 failed in")
