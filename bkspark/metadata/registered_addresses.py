@@ -1,9 +1,9 @@
 """RegisteredAddresses: which bookie is registered at which address, for clients that look for one that is not.
 
 To read the registrations of a large cluster for each look-up would flood the metadata store. They are kept instead, and
-each look-up compares two numbers with those of the store: how often a node was created or deleted in each of the two
-lists of bookies. A registration never changes its address otherwise (`BookieRegistry.register`; Apache's bookies never
-write to theirs), so equal numbers mean equal addresses.
+each look-up asks the store whether one of the two lists of bookies has changed: how often a node was created or deleted
+in it, and when the list itself was created. A registration never changes its address otherwise
+(`BookieRegistry.register`; Apache's bookies never write to theirs), so equal answers mean equal addresses.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RegisteredAddresses:
     async def others_at(self, host: str, port: int, bookie_id: str) -> list[str]:
         """Return the bookies except `bookie_id` that are registered at an address, sorted.
 
-        That is true of one moment during the call. A bookie that changes its mode meanwhile is registered at each.
+        The answer is that of one moment during the call.
 
         Raises:
             MetadataError: the store failed, or the registrations never stopped changing.

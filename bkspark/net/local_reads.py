@@ -285,7 +285,7 @@ def _places_of_items(descriptor: int, starts: np.ndarray, ends: np.ndarray, byte
 
 
 def _fault_of(item: tuple[memoryview, memoryview], digest: EntryDigest, ledger_id: int, entry_id: int) -> str | None:
-    """Return the error of an item, or None. It is in two parts, of which the second one is returned as its entry."""
+    """Return the error of an item, or None. `item`: what is read and dropped, and what is returned as the entry."""
     front, entry = item
     in_entry = digest.overhead_bytes - digest.given_from
     envelope = entry[:in_entry] if in_entry else front[LENGTH_BYTES:]
@@ -325,7 +325,7 @@ def read_all(descriptor: int, memory: Sequence[memoryview], offset: int) -> bool
 
 
 def _after(memory: Sequence[memoryview], count: int) -> list[memoryview]:
-    """Return pieces of memory without their first octets."""
+    """Return pieces of memory without the first `count` octets of all."""
     rest = []
     for piece in memory:
         rest.append(piece[count:])

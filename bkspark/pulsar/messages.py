@@ -313,7 +313,7 @@ def _find_runs(
 
 
 def _heads(content: memoryview, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return int64 (n, 3), the `_head` of each message; of those that look as the first one, its own."""
+    """Return int64 (n, 3), the `_head` of each message. Those that look like the first one get its head, unparsed."""
     heads = np.zeros((len(at), 3), np.int64)
     others = np.arange(len(at))
     if len(at):

@@ -11,7 +11,7 @@ from bkspark.entries import ARROW_DATA_BYTES_MAX
 from bkspark.wire.framing import items_at
 
 RUN_MIN = 16
-"""Slices at equal distances, on average, before all are copied one by one."""
+"""Slices in runs at equal distances are copied by run only if a run has at least this many on average."""
 
 
 def big_endian(data: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
@@ -38,7 +38,7 @@ def bounds_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 def binary_array(
     data: memoryview, starts: np.ndarray, ends: np.ndarray, is_valid: np.ndarray | None = None
 ) -> pa.Array:
-    """Return a binary array of data[starts[i]:ends[i]], copied once by Arrow; null where not `is_valid`.
+    """Return a binary array of data[starts[i]:ends[i]], copied once; null where not `is_valid`.
 
     The slices that are valid ascend and do not overlap.
 
@@ -77,8 +77,8 @@ def binary_array(
 
 
 def _in_runs(data: memoryview, starts: np.ndarray, size: int, step: int, runs: list[int]) -> pa.Array:
-    """Return a binary array of slices of one size. Between two of `runs`, they are at equal distances. It takes half as
-    long as Arrow needs for slices of any size."""
+    """Return a binary array of slices of one size. From each of `runs` to the next one, they are `step` apart. It takes
+    half as long as Arrow needs for slices of any size."""
     count = len(starts)
     held = pa.allocate_buffer(count * size)
     items, copies = items_at(data, f"V{size}"), np.frombuffer(held, f"V{size}")

@@ -31,6 +31,10 @@ def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], 
 
 
 def end_undecodable(client: Disconnectable, error: Exception) -> None:
-    """Log an unexpected error of decoding, and close the connection. A `ProtocolError` is expected: let it pass."""
+    """Log an unexpected error of decoding, and close the connection.
+
+    Callers raise a `ProtocolError` again by themselves. If this function did, the error would keep its frame, and the
+    frame the error: a cycle that only Python's garbage collection frees.
+    """
     logger.error("bytes of a peer cannot be decoded: this is a defect of the bookie", exc_info=error)
     client.give_up("its bytes cannot be decoded")

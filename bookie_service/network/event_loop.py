@@ -28,6 +28,7 @@ _SWITCH_S = 0.001
 _NEW_OBJECTS_MAX = 20_000
 """If this many more objects were made than freed, the new ones are scanned at once. It takes 3 ms; more take longer."""
 _NEVER = 1_000_000_000
+"""A threshold that is not reached: older objects are scanned by the timer alone."""
 T = TypeVar("T")
 
 
@@ -114,9 +115,9 @@ def run(main: Coroutine[Any, Any, T], selector: TurnSelector | None = None) -> T
 class TimedCollections:
     """Python's garbage collections at set times. For one event loop, from `with` until its end.
 
-    Python would begin one in each turn that makes the 700th object, also while as many are freed by their last
-    reference. Then the objects of all new connections are scanned: beside a flood of connections that took 2 to 5 ms,
-    15 times a second. What serves a client must not form cycles, so there is little to collect.
+    Python begins a collection when 700 more objects were made than freed. Beside a flood of connections, old ones end
+    while new ones come, so by then many objects are new: a collection took 2 to 5 ms, 15 times a second. What serves a
+    client must not form cycles, so there is little to collect.
 
     The objects of the start, most of which are modules that stay, are never scanned: that takes 30 ms.
     """

@@ -1,4 +1,4 @@
-"""Folders of a bookie: made once, copied for each test."""
+"""Folders of a bookie, made once and copied for each test; and the memory of simulated connections."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bookie_service.network.memory_budget import MemoryBudget
+from tests.bookie.budgets import LIMIT
 from tests.bookie.child import new_cluster
 from tests.bookie.folders import Folder, serve
+from tests.bookie.simulated_connections import SteppedLoop
 
 
 @pytest.fixture
@@ -38,3 +41,14 @@ def stopped(stopped_template: Path, tmp_path: Path) -> Folder:
 def crashed(crashed_template: Path, tmp_path: Path) -> Folder:
     """The folder of a bookie that ended without flushing: its last entries are in the journal only."""
     return Folder.copy(crashed_template, tmp_path / "bookie")
+
+
+@pytest.fixture
+def loop() -> SteppedLoop:
+    return SteppedLoop()
+
+
+@pytest.fixture
+def budget(loop: SteppedLoop) -> MemoryBudget:
+    """The memory of connections, with LIMIT bytes for received ones and as many for replies."""
+    return MemoryBudget(loop, LIMIT, LIMIT)  # type: ignore[arg-type]

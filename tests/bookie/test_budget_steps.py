@@ -8,62 +8,13 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.status import Status
 from bookie_service.network.memory_budget import UNFINISHED_S, MemoryBudget
+from tests.bookie.budgets import LIMIT, Receiver, waiting
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, SteppedLoop
 from tests.bookie.v3_peer import PIGGYBACK, request
 from tests.security.authorized import ALL_RIGHTS, AuthorizedBookie, Metadata
 
-LIMIT = 1 << 20
 HALF = LIMIT // 2
-
-
-class Receiver:
-    """A connection as the budget sees it: its memory is given back when it is given up."""
-
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-        self.held = 0
-        self.resumed = 0
-        self.why = ""
-
-    def take(self, size: int) -> None:
-        assert self._budget.take(size)
-        self.held += size
-
-    def keep_reply(self, size: int) -> bool:
-        is_kept = self._budget.keep_reply(self, size)
-        self.held += size * is_kept
-        return is_kept
-
-    def go_on_receiving(self) -> None:
-        self.resumed += 1
-
-    def give_up(self, why: str) -> None:
-        self.why = why
-        self._budget.forget(self)
-        if "replies" in why:
-            self._budget.replies.give(self.held)
-        else:
-            self._budget.give_back(self.held)
-        self.held = 0
-
-
-@pytest.fixture
-def loop() -> SteppedLoop:
-    return SteppedLoop()
-
-
-@pytest.fixture
-def budget(loop: SteppedLoop) -> MemoryBudget:
-    return MemoryBudget(loop, LIMIT, LIMIT)  # type: ignore[arg-type]
-
-
-def waiting(budget: MemoryBudget, *wanted: int) -> list[Receiver]:
-    """Return connections that wait for this much room each."""
-    found = [Receiver(budget) for _ in wanted]
-    for receiver, size in zip(found, wanted):
-        budget.wait(receiver, size)
-    return found
 
 
 # ---- received bytes ----

@@ -10,20 +10,8 @@ import pytest
 from bookie_service.network.memory_budget import UNCOUNTED_BYTES, UNFINISHED_S, WINDOW_BYTES, MemoryBudget
 from bookie_service.network.receive_buffer import ReceiveBuffer
 from bookie_service.network.send_buffer import BUFFERS_PER_CALL_MAX, SendBuffer
+from tests.bookie.budgets import LIMIT, Receiver, waiting
 from tests.bookie.simulated_connections import SimulatedSocket, SteppedLoop
-from tests.bookie.test_budget_steps import Receiver, waiting
-
-LIMIT = 1 << 20
-
-
-@pytest.fixture
-def loop() -> SteppedLoop:
-    return SteppedLoop()
-
-
-@pytest.fixture
-def budget(loop: SteppedLoop) -> MemoryBudget:
-    return MemoryBudget(loop, LIMIT, LIMIT)  # type: ignore[arg-type]
 
 
 class ReluctantSocket(SimulatedSocket):

@@ -312,6 +312,8 @@ def test_collections_pass_over_what_a_bookie_starts_with_and_come_at_set_times()
     def note(phase: str, info: dict[str, int]) -> None:
         if phase == "stop":
             collected.append(info["generation"])
+            if len(collected) == 6:
+                enough.set()
 
     async def serve() -> None:
         with TimedCollections(interval_s=0.001, recent_every=2, all_every=6):
@@ -321,9 +323,9 @@ def test_collections_pass_over_what_a_bookie_starts_with_and_come_at_set_times()
             made = [[each] for each in range(10_000)]
             assert len(made) == 10_000
             assert not collected, "10,000 new objects begin no collection in the middle of a turn"
-            while len(collected) < 6:
-                await asyncio.sleep(0.001)
+            await enough.wait()
 
+    enough = asyncio.Event()
     gc.callbacks.append(note)
     try:
         event_loop.run(serve())

@@ -404,6 +404,7 @@ class IndexWriter:
         try:
             created = self._files.create(path)
         except FileExistsError:
+            # `IndexPaths.open` reports a file that does not count as missing if its disk fails.
             if missing.__cause__ is None:
                 raise
             raise missing.__cause__ from None
