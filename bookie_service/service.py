@@ -97,8 +97,7 @@ class BookieService:
         )
         self._memory_budget = MemoryBudget(self._loop, options.received_bytes_max, options.reply_bytes_max)
         # asyncio calls due timers after the callbacks of ready sockets.
-        call_last = partial(self._loop.call_later, 0)
-        self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
+        self._turns = Turns(self._loop.call_later, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(
             files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
         )

@@ -12,7 +12,9 @@ A run of requests that is served as arrays counts as one request, because it cos
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
 steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. While a
 client is served as its requests come, accepting one connection and closing one that makes room for others are such
-steps, too, so none of them makes a turn long. So thousands of new connections do not delay a known client.
+steps, too, so none of them makes a turn long. If there are so many new connections that some are closed to make room,
+there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for
+a processor. So thousands of new connections do not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -38,6 +40,8 @@ class TurnLimits:
         (`Turns.note`) for `shared_seconds`.
     queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
     crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
+    newcomers_share: the part of the time that steps for peers that are not known yet may take while a client is served
+        as its requests come and connections are closed to make room, or were in the last `shared_seconds`.
     """
 
     requests: int = bounded(64, 1, COUNT_MAX)
@@ -49,6 +53,7 @@ class TurnLimits:
     shared_seconds: float = bounded(2.0, 0.0, YEARS_S, "seconds")
     queue_seconds: float = bounded(0.0002, 0.0, YEARS_S, "seconds")
     crowded_seconds: float = bounded(0.001, 0.0, YEARS_S, "seconds")
+    newcomers_share: float = bounded(0.6, 0.001, 1.0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -99,17 +104,18 @@ class Turns:
 
     def __init__(
         self,
-        call_last: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float],
         limits: TurnLimits | None = None,
         loop_turn_began: Callable[[], float] | None = None,
     ) -> None:
-        """`call_last(callback)` calls back in the next turn of the event loop, after the sockets that are ready then.
+        """`call_later(seconds, callback)` calls back after this time, in another turn of the event loop, and after the
+        sockets that are ready then.
 
         `clock` returns seconds.
         `loop_turn_began()` returns when the current turn of the event loop began; without it no turn is crowded.
         """
-        self._call_last = call_last
+        self._call_later = call_later
         self.clock = clock
         """Returns seconds. Other parts that depend on time in this event loop use it, too."""
         self._loop_turn_began = loop_turn_began or clock
@@ -126,6 +132,12 @@ class Turns:
         """Whether a connection was accepted since a newcomer had a step."""
         self._leaving: deque[Callable[[], None]] = deque()
         """Closes connections that make room for others."""
+        self._steps_from = 0.0
+        """From when on a newcomer's step may be taken while steps have a share of the time."""
+        self._crowded_until = 0.0
+        """Until when steps have a share of the time, if a client is served as its requests come."""
+        self._is_step_planned = False
+        """Whether a newcomer's step is planned, or is being taken."""
         self._prompt: Hashable = None
         """The owner that `note` named last."""
         self._prompt_until = self._prompts_until = 0.0
@@ -138,16 +150,17 @@ class Turns:
             return Turn(self.clock, limits.requests, now + limits.seconds, limits.frames)
         return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
-    def accept(self, owner: Hashable, callback: GoOn) -> None:
+    def accept(self, owner: Hashable, callback: GoOn, wait: Callable[[], None]) -> None:
         """Call `callback(turn)`, which accepts connections.
 
-        While another owner is served as its requests come, one connection is accepted at the end of a turn of the event
-        loop, in alternation with newcomers' steps. The last callback counts: call again while connections wait.
+        While another owner is served as its requests come, `wait()` is called first, and one connection is accepted
+        later, in alternation with newcomers' steps. Call again after the callback was called.
         """
         now, limits = self.clock(), self._limits
         if self._is_shared(owner, now):
+            wait()
             self._accept = callback
-            self._call()
+            self._call_for_step()
         else:
             callback(Turn(self.clock, limits.long_requests, now + limits.long_seconds))
 
@@ -156,9 +169,11 @@ class Turns:
 
         It is a step of its own while another owner is served as its requests come.
         """
-        if self._is_shared(owner, self.clock()):
+        now = self.clock()
+        if self._is_shared(owner, now):
             self._leaving.append(callback)
-            self._call()
+            self._crowded_until = now + self._limits.shared_seconds
+            self._call_for_step()
         else:
             callback()
 
@@ -195,47 +210,62 @@ class Turns:
         Addresses take turns, and each turn of the event loop takes one step.
         """
         self._newcomers.setdefault(address, deque()).append(callback)
-        self._call()
+        self._call_for_step()
 
     def _call(self) -> None:
         if not self._is_called:
             self._is_called = True
-            self._call_last(self._run)
+            self._call_later(0, self._run)
+
+    def _call_for_step(self) -> None:
+        if not self._is_step_planned:
+            self._is_step_planned = True
+            self._call_later(max(0.0, self._pause_s()), self._take_a_step)
+
+    def _pause_s(self) -> float:
+        """Return how long newcomers must wait for their next step, 0 or less: not at all."""
+        now = self.clock()
+        return self._steps_from - now if now < min(self._prompt_until, self._crowded_until) else 0.0
 
     def _run(self) -> None:
-        """Call the oldest callback of each owner, for a limited time but at least one, then one step of a newcomer."""
+        """Call the oldest callback of each owner, for a limited time but at least one."""
         self._is_called = False
         end = self.clock() + self._limits.queue_seconds
         for _ in range(len(self._waiting)):
-            self._run_first(self._waiting)
+            callback, owner = self._first(self._waiting)
+            if self._waiting:
+                # Planned before the callback, because the callback may raise.
+                self._call()
+            callback(self.begin(owner))
             if self.clock() >= end:
                 break
-        self._take_a_step()
 
     def _take_a_step(self) -> None:
         """Do one thing for peers that are not known yet."""
+        began = self.clock()
+        try:
+            self._next_step()()
+        finally:
+            self._steps_from = began + (self.clock() - began) / self._limits.newcomers_share
+            self._is_step_planned = False
+            if self._leaving or self._newcomers or self._accept is not None:
+                self._call_for_step()
+
+    def _next_step(self) -> Callable[[], None]:
         if self._leaving:
-            step = self._leaving.popleft()
-        elif self._accept is not None and not (self._newcomers and self._has_accepted):
+            return self._leaving.popleft()
+        if self._accept is not None and not (self._newcomers and self._has_accepted):
             turn = Turn(self.clock, 1, self.clock() + self._limits.seconds)
             step, self._accept, self._has_accepted = partial(self._accept, turn), None, True
-        elif self._newcomers:
-            self._has_accepted = False
-            self._run_first(self._newcomers)
-            return
-        else:
-            return
-        if self._leaving or self._newcomers:
-            # Planned before the step, because the step may raise.
-            self._call()
-        step()
+            return step
+        self._has_accepted = False
+        callback, owner = self._first(self._newcomers)
+        return lambda: callback(self.begin(owner))
 
-    def _run_first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> None:
+    def _first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> tuple[GoOn, Hashable]:
+        """Take the oldest callback of the owner whose turn it is."""
         owner, callbacks = queue.popitem(last=False)
         callback = callbacks.popleft()
         if callbacks:
             queue[owner] = callbacks
-        if self._waiting or self._newcomers or self._leaving:
-            # Planned before the callback, because the callback may raise.
-            self._call()
-        callback(self.begin(owner))
+        return callback, owner

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import select
 import selectors
 import sys
 import threading
@@ -25,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 SLOW_TURN_VARIABLE = "BKSPARK_SLOW_TURN_MS"
 _SWITCH_S = 0.001
+_EPOLL_S = 0.001
+"""epoll waits for whole milliseconds: Python rounds a shorter time up."""
+_SELECT_MAX = 1024
+"""select takes only file descriptors below this."""
 _NEW_OBJECTS_MAX = 20_000
 """If this many more objects were made than freed, the new ones are scanned at once. It takes 3 ms; more take longer."""
 _NEVER = 1_000_000_000
@@ -33,14 +38,22 @@ T = TypeVar("T")
 
 
 class TurnSelector(selectors.DefaultSelector):
-    """A selector that notes when each turn begins."""
+    """A selector that notes when each turn begins, and whose time-outs may be shorter than a millisecond.
+
+    So newcomers' steps can alternate with pauses of the same length (`Turns`).
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._waits_exactly = self.fileno() < _SELECT_MAX
+        """Whether select can wait for this selector. Constant."""
         self.turn_began = time.monotonic()
         """When the current turn began."""
 
     def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and 0 < timeout < _EPOLL_S and self._waits_exactly:
+            select.select((self,), (), (), timeout)
+            timeout = 0
         found = super().select(timeout)
         self.turn_began = time.monotonic()
         return found

@@ -32,21 +32,35 @@ class Listener:
         listening: socket.socket,
         on_accepted: Callable[[socket.socket, str], None],
         on_failure: Callable[[BaseException], None],
-        take_turn: Callable[[GoOn], None] = lambda accept: accept(ENDLESS),
+        take_turn: Callable[[GoOn, Callable[[], None]], None] = lambda accept, _: accept(ENDLESS),
     ) -> None:
-        """`listening` is bound; `start` makes it listen. `take_turn(accept)` calls `accept(turn)`, now or later."""
+        """`listening` is bound; `start` makes it listen.
+
+        `take_turn(accept, wait)` calls `accept(turn)` now, or `wait()` now and `accept(turn)` later.
+        """
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._on_accepted = on_accepted
         self._on_failure = on_failure
         self._take_turn = take_turn
+        self._is_watched = False
+        """Whether the event loop reports that connections wait. A socket with waiting connections is always ready: the
+        loop would poll without a pause until the turn to accept them comes."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer that ends a pause; None: there is no pause."""
 
     def start(self) -> None:
         self._socket.setblocking(False)
         self._socket.listen(_BACKLOG)
-        self._loop.add_reader(self._socket, self._take_turn, self._accept)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._is_watched = True
+        self._loop.add_reader(self._socket.fileno(), self._take_turn, self._accept, self._wait)
+
+    def _wait(self) -> None:
+        self._is_watched = False
+        self._loop.remove_reader(self._socket.fileno())
 
     def close(self) -> None:
         """Accept no more, and close the socket. A second call does nothing."""
@@ -54,12 +68,14 @@ class Listener:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._loop.remove_reader(self._socket)
+        self._wait()
         self._socket.close()
 
     def _accept(self, turn: Turn) -> None:
         if self._socket.fileno() < 0:
             return
+        if not self._is_watched:
+            self._watch()
         for _ in range(_ACCEPTED_PER_TURN):
             try:
                 accepted, address = self._socket.accept()
@@ -67,20 +83,17 @@ class Listener:
                 # A peer that left before it was accepted is not an error.
                 return
             except OSError as error:
-                self._loop.remove_reader(self._socket)
+                self._wait()
                 if error.errno not in _SHORTAGES:
                     self._on_failure(error)
                     return
                 logger.warning("no connection can be accepted now: %s", error.strerror)
-                self._timer = self._loop.call_later(_PAUSE_S, self._accept_again)
+                self._timer = self._loop.call_later(_PAUSE_S, self._watch)
                 return
             turn.spend()
             self._on_accepted(accepted, address[0] if address else "")
             if turn.is_over:
                 return
-
-    def _accept_again(self) -> None:
-        self._loop.add_reader(self._socket, self._take_turn, self._accept)
 
 
 class Acceptor:

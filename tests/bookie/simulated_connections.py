@@ -153,7 +153,12 @@ class CountingTurns(Turns):
     """Turns that note how much was done in each, in requests."""
 
     def __init__(self, loop: SteppedLoop, limits: TurnLimits) -> None:
-        super().__init__(loop.call_soon, loop.time, limits, lambda: loop.turn_began)
+        super().__init__(
+            lambda seconds, callback: loop.call_later(seconds, callback) if seconds else loop.call_soon(callback),
+            loop.time,
+            limits,
+            lambda: loop.turn_began,
+        )
         self._begun: list[CountedTurn] = []
         self._loop = loop
         self._limits = limits

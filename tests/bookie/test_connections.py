@@ -21,6 +21,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.engine.turns import ENDLESS, GoOn
 from bookie_service.network.connection import Connection
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
@@ -291,6 +292,31 @@ def accepting(listening: Listening, test: Callable[[SteppedLoop, Listener, list[
         listener._loop = loop  # type: ignore[assignment]
         listener.start()
         test(loop, listener, failures)
+
+    asyncio.run(run())
+
+
+def test_listener_watches_its_socket_again_after_its_turn_to_accept() -> None:
+    """A socket with waiting peers is always ready: the loop would poll without a pause until its turn comes."""
+    loop, turns = SteppedLoop(), list[GoOn]()
+
+    def later(accept: GoOn, wait: Callable[[], None]) -> None:
+        turns.append(accept)
+        wait()
+
+    async def run() -> None:
+        listening = Listening(errno.EAGAIN)
+        listener = Listener(listening, lambda *_: None, lambda _: None, later)  # type: ignore[arg-type]
+        listener._loop = loop  # type: ignore[assignment]
+        listener.start()
+        assert not poll(loop)
+        (accept,) = turns
+        accept(ENDLESS)
+        assert not poll(loop)
+        assert len(turns) == 2
+        listener.close()
+        turns.pop()(ENDLESS)
+        assert not poll(loop), "it is closed"
 
     asyncio.run(run())
 

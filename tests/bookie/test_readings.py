@@ -111,7 +111,7 @@ class Bench:
         # Every turn is as long as the limits say, whichever clients there are.
         limits = self.limits
         limits = TurnLimits(*[limits.requests, limits.seconds, 512] * 2, shared_seconds=0.0)
-        self.turns = Turns(self.queue.append, lambda: 0.0, limits)
+        self.turns = Turns(lambda _, callback: self.queue.append(callback), lambda: 0.0, limits)
         self.reads = Reads(self.view, self._fetch, self.turns, self._note_room)
 
     def _fetch(self, place: FileRange, callback: Callable[[Fetched], None]) -> None:

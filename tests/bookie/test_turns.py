@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
+import select
+import selectors
 import socket
 import time
 from collections import deque
@@ -15,7 +16,7 @@ import pytest
 
 from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits, Turns
 from bookie_service.network import event_loop
-from bookie_service.network.event_loop import TimedCollections, TurnRecorder, forget_start
+from bookie_service.network.event_loop import TimedCollections, TurnRecorder, TurnSelector, forget_start
 
 
 class Loop:
@@ -23,14 +24,19 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._ready: deque[Callable[[], None]] = deque()
+        self._ready: deque[tuple[float, Callable[[], None]]] = deque()
 
-    def call_last(self, callback: Callable[[], None]) -> None:
-        self._ready.append(callback)
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._ready.append((self.now + seconds, callback))
 
     def turn(self) -> None:
+        """Call what is due."""
         for _ in range(len(self._ready)):
-            self._ready.popleft()()
+            due, callback = self._ready.popleft()
+            if due <= self.now:
+                callback()
+            else:
+                self._ready.append((due, callback))
 
     @property
     def is_idle(self) -> bool:
@@ -77,7 +83,7 @@ LONG = TurnLimits(seconds=1.0, long_seconds=4.0, shared_seconds=10.0)
 
 def test_turns_are_long_while_no_client_is_served_as_its_requests_come(loop: Loop) -> None:
     """Between clients that all have more to do than fits a turn, short turns would only cost throughput."""
-    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    turns = Turns(loop.call_later, lambda: loop.now, LONG)
     assert how_long(loop, turns.begin("a")) == how_long(loop, turns.begin("b")) == 4.0
     loop.now = 11.0
     turns.note("honest")
@@ -89,13 +95,13 @@ def test_turns_are_long_while_no_client_is_served_as_its_requests_come(loop: Loo
 
 
 def test_a_client_that_has_the_bookie_to_itself_gets_long_turns_after_short_requests(loop: Loop) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    turns = Turns(loop.call_later, lambda: loop.now, LONG)
     turns.note("a")
     assert how_long(loop, turns.begin("a")) == 4.0
 
 
 def test_two_clients_that_are_served_as_their_requests_come_get_short_turns(loop: Loop) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    turns = Turns(loop.call_later, lambda: loop.now, LONG)
     turns.note("a")
     turns.note("b")
     assert how_long(loop, turns.begin("a")) == how_long(loop, turns.begin("b")) == 1.0
@@ -121,7 +127,7 @@ def serving(loop: Loop, served: list[Any], seconds: float = 0.001) -> Callable[[
 
 def test_one_long_turn_of_the_queue_is_served_per_turn_of_the_event_loop(loop: Loop) -> None:
     """So an honest request that arrives meanwhile waits for one turn, not for all that others have sent."""
-    turns = Turns(loop.call_last, lambda: loop.now)
+    turns = Turns(loop.call_later, lambda: loop.now)
     served: list[int] = []
     named = serving(loop, served)
     for owner in range(5):
@@ -137,7 +143,7 @@ async def served_in_order() -> list[str]:
     loop, served = asyncio.get_running_loop(), []
     service_end, peer_end = socket.socketpair()
     with service_end, peer_end:
-        turns = Turns(functools.partial(loop.call_later, 0), time.monotonic)
+        turns = Turns(loop.call_later, time.monotonic)
         loop.add_reader(service_end, lambda: (served.append("socket"), loop.remove_reader(service_end)))
         turns.go_on("flood", lambda _: served.append("flood"))
         peer_end.send(b"a request")
@@ -152,7 +158,7 @@ def test_a_socket_that_is_ready_is_served_before_the_queue() -> None:
 
 
 def test_many_short_turns_are_served_together_but_each_owner_once(loop: Loop) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(queue_seconds=0.0005))
+    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(queue_seconds=0.0005))
     served: list[str] = []
     named = serving(loop, served, seconds=0.0001)
     for _ in range(2):
@@ -172,7 +178,7 @@ def test_many_short_turns_are_served_together_but_each_owner_once(loop: Loop) ->
 def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
     """Thousands of sockets that become ready at once are not a reason to look at no other socket meanwhile."""
     began = 0.0
-    turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
+    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
     loop.now = 0.0039
     assert not turns.must_queue("one", is_demanding=True)
     loop.now = 0.0041
@@ -183,7 +189,7 @@ def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
 
 def test_demanding_owner_queues_while_another_is_served_as_its_requests_come(loop: Loop) -> None:
     """Four floods of readable sockets would have four turns before the loop looks for an honest request again."""
-    turns = Turns(loop.call_last, lambda: loop.now)
+    turns = Turns(loop.call_later, lambda: loop.now)
     turns.note("prompt")
     assert turns.must_queue("flood", is_demanding=True)
     assert not turns.must_queue("flood", is_demanding=False)
@@ -194,14 +200,14 @@ def test_demanding_owner_queues_while_another_is_served_as_its_requests_come(loo
 
 def test_connections_are_accepted_one_at_a_time_in_alternation_with_newcomers_steps(loop: Loop) -> None:
     """Otherwise a flood of connections makes each turn long, for clients that are served as their requests come."""
-    turns = Turns(loop.call_last, lambda: loop.now)
+    turns = Turns(loop.call_later, lambda: loop.now)
     turns.note("prompt")
     done: list[str] = []
     named = serving(loop, done)
     for number in range(6):
         turns.go_on_with_newcomer("10.0.0.9", named(f"step {number}"))
     for _ in range(8):
-        turns.accept("listener", accepting_all(done))
+        turns.accept("listener", accepting_all(done), lambda: None)
         loop.turn()
     assert done == ["accepted", "step 0", "accepted", "step 1", "accepted", "step 2", "accepted", "step 3"]
 
@@ -220,43 +226,116 @@ def accepting_all(done: list[str]) -> Callable[[Turn], None]:
 def test_connections_are_accepted_in_each_turn_where_no_newcomer_waits_and_freely_where_no_client_is_prompt(
     loop: Loop,
 ) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    turns = Turns(loop.call_later, lambda: loop.now, LONG)
     given: list[Turn] = []
-    turns.accept("listener", given.append)
+    waits: list[int] = []
+    turns.accept("listener", given.append, lambda: waits.append(len(given)))
     assert how_long(loop, given.pop()) == 4.0
+    assert not waits
     turns.note("prompt")
     for _ in range(3):
-        turns.accept("listener", given.append)
+        turns.accept("listener", given.append, lambda: waits.append(len(given)))
         assert not given, "sockets that are ready come first"
         loop.turn()
         turn = given.pop()
         turn.spend()
         assert turn.is_over
+    assert waits == [0, 0, 0], "it waits for its turn each time"
     # A newcomer after them does not wait for one more.
     done: list[str] = []
     turns.go_on_with_newcomer("10.0.0.9", serving(loop, done)("step"))
-    turns.accept("listener", given.append)
+    turns.accept("listener", given.append, lambda: None)
     loop.turn()
     assert (done, given) == (["step"], [])
 
 
 def test_connection_that_makes_room_is_closed_at_once_or_as_the_next_step(loop: Loop) -> None:
     """Closing one costs as much as accepting one: both in one turn would make it long."""
-    turns = Turns(loop.call_last, lambda: loop.now)
+    turns = Turns(loop.call_later, lambda: loop.now)
     done: list[str] = []
     turns.close("first", lambda: done.append("closed"))
     assert done == ["closed"]
     turns.note("prompt")
     turns.go_on_with_newcomer("10.0.0.9", serving(loop, done)("step"))
-    turns.accept("listener", accepting_all(done))
+    turns.accept("listener", accepting_all(done), lambda: None)
     turns.close("second", lambda: done.append("closed"))
     for _ in range(3):
         loop.turn()
     assert done == ["closed", "closed", "accepted", "step"]
 
 
+def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_make_room(loop: Loop) -> None:
+    """A bookie that is never idle waits for a processor, and then each reply is late."""
+    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(newcomers_share=0.25, shared_seconds=2.0))
+    step_s = 1 / 64
+    steps = 0
+
+    def step(_: Turn) -> None:
+        nonlocal steps
+        steps += 1
+        loop.now += step_s
+        turns.go_on_with_newcomer("10.0.0.9", step)
+
+    def share(*, honest_is_served: bool = True) -> float:
+        """Return the share of a second that steps take."""
+        before, end = steps, loop.now + 1.0
+        while loop.now < end:
+            if honest_is_served:
+                turns.note("honest")
+            now = loop.now
+            loop.turn()
+            if loop.now == now:
+                loop.now += step_s
+        return (steps - before) * step_s
+
+    turns.go_on_with_newcomer("10.0.0.9", step)
+    assert share() == 1.0, "thousands of executors that connect at once do not wait"
+    turns.close("left", lambda: None)
+    assert [share(), share()] == [0.25, 0.25]
+    assert share() > 0.9, "no connection was closed to make room for 2 seconds"
+    turns.close("left", lambda: None)
+    loop.now += 1.9
+    assert share(honest_is_served=False) > 0.9, "no client is served as its requests come"
+
+
+def test_error_of_a_newcomers_step_does_not_stop_the_next_one(loop: Loop) -> None:
+    turns = Turns(loop.call_later, lambda: loop.now)
+    served: list[str] = []
+
+    def fail(_: Turn) -> None:
+        raise ValueError("planted")
+
+    turns.go_on_with_newcomer("10.0.0.8", fail)
+    turns.go_on_with_newcomer("10.0.0.9", lambda _: served.append("good"))
+    with pytest.raises(ValueError, match="planted"):
+        loop.turn()
+    loop.turn()
+    assert served == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "exact"), [(None, []), (0, []), (0.0003, [0.0003]), (0.00099, [0.00099]), (0.001, []), (2.0, [])]
+)
+def test_selector_waits_for_less_than_a_millisecond(
+    timeout: float | None, exact: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """epoll waits for whole milliseconds, and a pause after a newcomer's step is a tenth of that."""
+    waited: list[float] = []
+    select_all = select.select
+    monkeypatch.setattr(select, "select", lambda *given: (waited.append(given[-1]), select_all(*given))[1])
+    ours, theirs = socket.socketpair()
+    with ours, theirs, TurnSelector() as selector:
+        selector.register(ours, selectors.EVENT_READ)
+        theirs.send(b"x")
+        assert [key.fileobj for key, _ in selector.select(timeout)] == [ours]
+        ours.recv(1)
+        if timeout is not None:
+            assert selector.select(timeout) == []
+    assert waited[:1] == exact
+
+
 def test_an_owner_with_much_in_the_queue_waits_for_each_other_owner(loop: Loop) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now)
+    turns = Turns(loop.call_later, lambda: loop.now)
     served: list[str] = []
     named = serving(loop, served)
     for number in range(100):
@@ -268,7 +347,7 @@ def test_an_owner_with_much_in_the_queue_waits_for_each_other_owner(loop: Loop) 
 
 
 def test_an_unfinished_owner_is_called_again_after_the_others(loop: Loop) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(2, 1.0, long_requests=2, long_seconds=1.0))
+    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(2, 1.0, long_requests=2, long_seconds=1.0))
     left = {"a": 5, "b": 3}
     served: list[str] = []
 
@@ -288,7 +367,7 @@ def test_an_unfinished_owner_is_called_again_after_the_others(loop: Loop) -> Non
 
 
 def test_an_error_of_one_does_not_stop_the_queue(loop: Loop) -> None:
-    turns = Turns(loop.call_last, lambda: loop.now)
+    turns = Turns(loop.call_later, lambda: loop.now)
     served: list[str] = []
 
     def fail(_: Turn) -> None:

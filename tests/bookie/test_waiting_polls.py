@@ -62,7 +62,7 @@ class Bench:
         self.looks: list[int] = []
         self.refused: set[int] = set()
         """Ledgers that no client may read."""
-        turns = Turns(self.queue.append, lambda: 0.0, limits)
+        turns = Turns(lambda _, callback: self.queue.append(callback), lambda: 0.0, limits)
         self.polls = LongPolls(ShareLimits(50, 50, 50), SECONDS_MAX, self._lac_of, self, turns, self._status_of)  # type: ignore[arg-type]
         self.client = Client()
 
