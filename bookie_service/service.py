@@ -116,8 +116,8 @@ class BookieService:
         self.full: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when the disks are full and read-only mode is off; the process must stop in order."""
 
-    async def start(self, listener: socket.socket, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
-        """Replay the journals, then accept connections on `listener`, which is bound but does not listen yet.
+    async def start(self, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
+        """Replay the journals. Connections are accepted from `listen` on.
 
         Args:
             suspects: returns all ledgers that this bookie may have held. Called if entries may be lost.
@@ -157,7 +157,6 @@ class BookieService:
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
-        self._begin_accepting(listener, self._bookie)
         self._timers = [
             Repeating(self._loop, options.statistics_window_s, self._roll),
             Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
@@ -165,10 +164,10 @@ class BookieService:
             Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
 
-    def _begin_accepting(self, listener: socket.socket, bookie: Bookie) -> None:
-        """Accept connections, and serve their requests."""
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections on `listener`, which is bound but does not listen yet. Only after `start`."""
         parts = ConnectionParts(
-            bookie,
+            self._bookie,
             self._memory_budget,
             self._turns,
             self._options.connection,

@@ -185,10 +185,10 @@ async def _http(parts: _Parts, held: contextlib.AsyncExitStack) -> Ports:
 
 
 async def _replay(parts: _Parts) -> None:
-    """Open the storage, which replays the journal, and listen."""
+    """Open the storage, which replays the journal."""
     parts.manager.starting("replaying the journal")
     began = time.monotonic()
-    await parts.service.start(parts.bound.listener, parts.metadata_view.ledgers_on_bookie)
+    await parts.service.start(parts.metadata_view.ledgers_on_bookie)
     replay_s = time.monotonic() - began
     _log_replay(parts.service, replay_s)
     BookieMetrics(parts.service, parts.counts, lambda: parts.operator.is_registered, replay_s)
@@ -217,7 +217,10 @@ def _mode_changed(operator: BookieOperator, registration: Registration) -> None:
 async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> None:
     """Serve while registered, until a signal or a command ends it; raise the first error of a part."""
     service, operator, configuration = parts.service, parts.operator, parts.configuration
-    await registration.enter()
+    if not await _has_entered(parts, registration):
+        return
+    # Not before it is registered: clients that connect to its address must be able to find out whose it is.
+    service.listen(parts.bound.listener)
     service.start_collecting(parts.metadata_view)
     service.start_local_reads(parts.bound.bookie_id)
     # The state may have changed before the registration existed.
@@ -237,6 +240,20 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
             _announce(parts.bound, ports, parts.start.as_json)
             parts.manager.ready(_SERVING)
             await _first_of(parts.stopping, service.full, service.failed, registration.lost)
+
+
+async def _has_entered(parts: _Parts, registration: Registration) -> bool:
+    """Register; return False if the end was requested first. Raises as `Registration.enter`."""
+    entering = asyncio.ensure_future(registration.enter())
+    asked = asyncio.ensure_future(parts.stopping.wait())
+    try:
+        await asyncio.wait([entering, asked], return_when=asyncio.FIRST_COMPLETED)
+        if entering.done():
+            entering.result()
+        return entering.done()
+    finally:
+        asked.cancel()
+        entering.cancel()
 
 
 async def _stop(parts: _Parts, registration: Registration) -> None:

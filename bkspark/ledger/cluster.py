@@ -162,7 +162,7 @@ class Cluster:
             if self._tree is None:
                 self._tree = await open_tree(self.uri, self._zookeeper)
             registry = BookieRegistry(self._tree, self.uri)
-            pool = BookiePool(registry.resolve, self._net, self._protocol)
+            pool = BookiePool(registry.resolve, self._net, self._protocol, asks_again=True)
             self._context = ClientContext(
                 LedgerStore(self._tree, self.uri),
                 registry,

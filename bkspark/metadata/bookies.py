@@ -153,7 +153,7 @@ class BookieRegistry:
             found = parse_host_port(bookie_id) if last is None else (last.host, last.port)
         except ValueError:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered", bookie=bookie_id) from None
-        others = await self._registered_addresses.others_at(*found, bookie_id)
+        others = await self.others_at(*found, bookie_id)
         if others:
             raise BookieUnavailable(
                 f"bookie {bookie_id} is not registered, and its address {found[0]}:{found[1]} is that of bookie "
@@ -161,6 +161,14 @@ class BookieRegistry:
                 bookie=bookie_id,
             )
         return found
+
+    async def others_at(self, host: str, port: int, bookie_id: str) -> list[str]:
+        """Return the bookies except `bookie_id` that are registered at an address, sorted.
+
+        Raises:
+            MetadataError: the store failed, or the registrations never stopped changing.
+        """
+        return await self._registered_addresses.others_at(host, port, bookie_id)
 
     async def racks(self) -> RackMap:
         """Return the racks and hosts of the bookies that the cluster's rack map names (`bkspark.metadata.racks`).
@@ -177,6 +185,10 @@ class BookieRegistry:
         return RackMap()
 
     # ---- for a bookie ----
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._tree.session_timeout_s
 
     async def register(
         self, bookie_id: str, address: BookieAddress, *, read_only: bool = False, take_over: bool = False

@@ -76,8 +76,19 @@ def resolver(addresses: Mapping[str, tuple[str, int]]) -> Resolve:
 class BookiePool:
     """Connects to bookies on demand and keeps the connections; `resolve` turns a bookie id into (host, port)."""
 
-    def __init__(self, resolve: Resolve, options: NetOptions, protocol: WireProtocol = WireProtocol.V2) -> None:
-        """Raises ConfigurationError: a key or trust store, or a JAAS file, cannot be used."""
+    def __init__(
+        self,
+        resolve: Resolve,
+        options: NetOptions,
+        protocol: WireProtocol = WireProtocol.V2,
+        *,
+        asks_again: bool = False,
+    ) -> None:
+        """`asks_again`: `resolve` knows the present registrations, and is asked once more after each connection.
+
+        Raises:
+            ConfigurationError: a key or trust store, or a JAAS file, cannot be used.
+        """
         self._tls = None if options.tls is None else TlsContext(options.tls, is_server=False)
         self._sasl = None if options.sasl is None else SaslClient(options.sasl)
         self.options = options
@@ -86,6 +97,7 @@ class BookiePool:
         self.speeds = ReadSpeeds()
         """How fast bookies answer reads."""
         self._resolve = resolve
+        self._asks_again = asks_again
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
         """V2 connections, made or being made, by bookie and index. A lost one is replaced by the next caller."""
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
@@ -195,8 +207,10 @@ class BookiePool:
                     _, channel = await asyncio.get_running_loop().create_connection(protocol, *address)
             else:
                 channel = await self._open_protected(bookie, address, protocol, is_v3=make is not BookieChannel)
+            if self._asks_again:
+                await self._check_address(bookie, address, channel)
         except BookieUnavailable:
-            # It has no address of its own, or TLS or authentication failed.
+            # It has no address of its own, or no longer, or TLS or authentication failed.
             self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise
         except TimeoutError:
@@ -210,6 +224,21 @@ class BookiePool:
             raise BookieUnavailable(f"bookie {bookie} cannot be reached: {error}", bookie=bookie) from None
         self._failed_at.pop(bookie, None)
         return channel
+
+    async def _check_address(self, bookie: str, address: tuple[str, int], channel: Channel) -> None:
+        """Close a channel whose address is not that of its bookie any more.
+
+        Another bookie may have begun to serve at the address since `resolve` was asked. It would truly say that it has
+        none of the entries. A bookie registers before it listens, Apache's too, so that is known by now.
+        """
+        try:
+            now = await self._resolve(bookie)
+            if now != address:
+                old, new = (f"{host}:{port}" for host, port in (address, now))
+                raise BookieUnavailable(f"bookie {bookie} moved from {old} to {new} just now: try again", bookie=bookie)
+        except BaseException:
+            channel.close(BookieUnavailable(f"bookie {bookie} is not at its address any more", bookie=bookie))
+            raise
 
     async def _open_protected(
         self, bookie: str, address: tuple[str, int], make: Callable[[], _Channel], *, is_v3: bool

@@ -15,7 +15,7 @@ import logging
 from dataclasses import replace
 
 from bkspark.errors import MetadataError, NodeExists
-from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.bookies import TAKEOVER_POLL_S, BookieRegistry
 from bkspark.metadata.registration import REASON, BookieAddress
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,14 @@ class Registration:
     async def enter(self) -> None:
         """Register in place of an earlier process of this bookie: the directories are locked, so that process is dead.
 
+        First wait until no other bookie is registered at this address. That one must have ended, because this process
+        has bound the address. Until its registration ends, too, clients would take the answers here for its answers.
+
         Raises:
+            NodeExists: another bookie stays registered at this address, although its session should have expired.
             MetadataError: the store failed.
         """
+        await self._wait_for_address()
         await self._register(take_over=True)
         self._registry.on_session_expired(self._on_session_expired)
 
@@ -83,6 +88,26 @@ class Registration:
                 await self._registry.unregister(self._bookie_id, read_only=read_only)
         except MetadataError as error:
             logger.warning("left without removing the registration, which ends with the session: %s", error)
+
+    async def _wait_for_address(self) -> None:
+        place = f"{self._address.host}:{self._address.port}"
+        deadline = asyncio.get_running_loop().time() + 2 * self._registry.session_timeout_s
+        is_said = False
+        while others := await self._registry.others_at(self._address.host, self._address.port, self._bookie_id):
+            if not is_said:
+                logger.warning(
+                    "the bookie waits: %s is registered at its address %s until the session of that bookie expires",
+                    others[0],
+                    place,
+                )
+                is_said = True
+            if asyncio.get_running_loop().time() > deadline:
+                raise NodeExists(
+                    f"bookie {others[0]} is registered at {place}, the address of bookie {self._bookie_id}: give one "
+                    "of them another address (advertisedAddress, bookiePort)",
+                    bookie=self._bookie_id,
+                )
+            await asyncio.sleep(TAKEOVER_POLL_S)
 
     async def _register(self, *, take_over: bool) -> None:
         await self._registry.register(self._bookie_id, self._address, read_only=self._read_only, take_over=take_over)

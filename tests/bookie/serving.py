@@ -77,7 +77,8 @@ class Serving:
         self.port = listener.getsockname()[1]
         try:
             self.service = service = BookieService(self._files, self._options, self._authorization)
-            await service.start(listener, self._suspects)
+            await service.start(self._suspects)
+            service.listen(listener)
         except BaseException as error:
             listener.close()
             self._error = error

@@ -108,6 +108,40 @@ def test_node_of_an_earlier_process_is_replaced_at_once_at_the_start() -> None:
     run(test)
 
 
+def test_bookie_waits_until_the_registration_of_an_earlier_one_at_its_address_expires() -> None:
+    """Clients would take its "no such entry" for the answer of the earlier bookie, which may have had the entry."""
+
+    async def test(bench: Bench) -> None:
+        await bench.registry.initialize_cluster()
+        earlier = bench.another()
+        await BookieRegistry(earlier, URI).register("b-0", ADDRESS, read_only=True)
+        await BookieRegistry(bench.another(), URI).register("b-2", replace(ADDRESS, port=ADDRESS.port + 1))
+        entering = asyncio.ensure_future(bench.registered())
+        await asyncio.sleep(TIMEOUT_S)
+        assert not entering.done()
+        assert bench.owners() == (None, None)
+        bench.store.expire(earlier)
+        registration = await entering
+        assert registration.is_registered
+        assert bench.owners() == (bench.tree.session_id, None)
+
+    run(test)
+
+
+def test_two_bookies_with_one_address_are_refused_with_both_names() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.registry.initialize_cluster()
+        await BookieRegistry(bench.another(), URI).register("b-0", ADDRESS)
+        with pytest.raises(
+            NodeExists, match=r"b-0 is registered at 10\.0\.0\.1:3181, the address of bookie b-1: .*Addr"
+        ):
+            await bench.registered()
+        assert 2 * TIMEOUT_S <= now_s() < 2 * TIMEOUT_S + 1
+        assert bench.owners() == (None, None)
+
+    run(test)
+
+
 def test_bookie_whose_session_expired_registers_again_by_itself() -> None:
     async def test(bench: Bench) -> None:
         registration = await bench.registered()

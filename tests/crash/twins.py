@@ -475,7 +475,7 @@ class AtOnce(Turns):
     """Turns of a bookie that has one client: they never end, and a queued owner continues at once."""
 
     def __init__(self) -> None:
-        super().__init__(lambda callback: callback(), lambda: 0.0)
+        super().__init__(lambda _, callback: callback(), lambda: 0.0)
 
     def begin(self, owner: Hashable) -> Turn:
         return ENDLESS

@@ -53,7 +53,8 @@ class InProcessBookie:
         listener.bind(("127.0.0.1", self._port))
         self._port = listener.getsockname()[1]
         self.service = BookieService(LocalFiles(), self._options)
-        await self.service.start(listener, no_suspects)
+        await self.service.start(no_suspects)
+        self.service.listen(listener)
         self.service.start_local_reads(self.id)
         self._tree = self._store.session()
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))

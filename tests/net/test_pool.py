@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from bkspark.errors import BookieUnavailable, ClientClosed
+from bkspark.errors import BookieUnavailable, ClientClosed, MetadataError
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import AVOID_FAILED_S, BookiePool, NetOptions, resolver
+from bkspark.wire.adds import WireProtocol
 from tests.ledger.fanning import Wire
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -84,6 +86,44 @@ def test_bookie_that_is_reached_again_is_not_avoided_any_more() -> None:
         assert pool.avoided == {"a"}
 
     play(test)
+
+
+@pytest.mark.parametrize("protocol", list(WireProtocol))
+@pytest.mark.parametrize("happens", ["another bookie registers there", "it moves", "the metadata store fails"])
+def test_bookie_that_is_elsewhere_when_the_connection_is_made_is_not_asked(
+    protocol: WireProtocol, happens: str
+) -> None:
+    """A new bookie at a lost one's address says truly that it has no entry, and a recovery would count that answer."""
+    channels: list[Any] = []
+
+    async def connect(make: Callable[[], Any], host: str, port: int) -> tuple[Wire, Any]:
+        channel, wire = make(), Wire()
+        channel.connection_made(wire)
+        channels.append(channel)
+        return wire, channel
+
+    async def resolve(bookie: str) -> tuple[str, int]:
+        if not channels or happens == "nothing":
+            return ADDRESSES["a"]
+        if happens == "it moves":
+            return ADDRESSES["b"]
+        if happens == "the metadata store fails":
+            raise MetadataError("no connection")
+        raise BookieUnavailable("its address is that of bookie b now", bookie=bookie)
+
+    async def run() -> None:
+        nonlocal happens
+        pool = BookiePool(resolve, NET, protocol, asks_again=True)
+        expected = MetadataError if happens == "the metadata store fails" else BookieUnavailable
+        with pytest.raises(expected):
+            await pool.channel("a")
+        assert [channel.lost is None for channel in channels] == [False]
+        happens = "nothing"
+        assert (await pool.channel("a")).lost is None
+        await pool.close()
+
+    with contextlib.closing(VirtualLoop(connect)) as loop:
+        loop.run_until_complete(run())
 
 
 def test_lost_connection_is_replaced_by_the_next_caller() -> None:
