@@ -328,5 +328,12 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
+def _symbol(value: Any) -> Any:
+    """Return the symbol of an enum. Pulsar's Python client writes a number that the schema does not have: its text."""
+    return str(value) if type(value) is int else value
+
+
 _base64 = partial(base64.b64decode, validate=True)
-_OF_JSON: dict[str, Converter] = {"bytes": _base64, "fixed": _base64, "float": _float, "double": _float}
+_OF_JSON: dict[str, Converter] = {
+    "bytes": _base64, "fixed": _base64, "float": _float, "double": _float, "enum": _symbol,
+}  # fmt: skip
