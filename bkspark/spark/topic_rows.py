@@ -26,7 +26,7 @@ from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
 from bkspark.pulsar.records import ValueDecoder
 from bkspark.pulsar.schemas import BYTES, RAW, Schema
 from bkspark.pulsar.transactions import transaction_ids
-from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_of
+from bkspark.pulsar.values import MALFORMED, KeyValueDecoder, decoder_of, key_value_decoder
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.formats.decoding import MalformedMode, check_nulls, rows_at_once
 from bkspark.spark.options import SourceOptions
@@ -101,6 +101,8 @@ class TopicDecoder:
         """How many rows are made together: a message of a few bytes has all fields of the topic's schema."""
         self._decoders: dict[int, ValueDecoder] = {}
         """The decoders of the versions of the topic's schema that occurred so far, by version."""
+        self._key_value_decoders: dict[int, KeyValueDecoder] = {}
+        """The same of a KEY_VALUE schema."""
 
     def _decoded_types(self, *, wants_payload: bool) -> list[pa.DataType]:
         return [*self._schema.types, *([self._struct_type()] if self._is_decoded and wants_payload else [])]
@@ -390,7 +392,9 @@ class TopicDecoder:
         schema = self._schema_of(version)
         if schema.kind == "KEY_VALUE":
             assert keys is not None
-            found = key_value_of(schema, self._newest, values, keys)
+            if version not in self._key_value_decoders:
+                self._key_value_decoders[version] = key_value_decoder(schema, self._newest)
+            found = self._key_value_decoders[version](values, keys)
         else:
             if version not in self._decoders:
                 self._decoders[version] = decoder_of(schema, self._newest)

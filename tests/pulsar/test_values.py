@@ -220,8 +220,8 @@ def test_enum_of_json_may_be_a_number_which_pythons_client_writes() -> None:
     "payload", [b"", struct.pack(">i", 5), struct.pack(">i", -2), struct.pack(">ii", -1, -1) + b"x"]
 )
 def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
-    from bkspark.pulsar.values import key_value_of
+    from bkspark.pulsar.values import key_value_decoder
 
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "STRING"))
     with pytest.raises(ValueError):
-        key_value_of(schema, schema, pa.array([payload]), pa.array([None], pa.binary()))
+        key_value_decoder(schema, schema)(pa.array([payload]), pa.array([None], pa.binary()))
