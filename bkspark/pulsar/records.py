@@ -29,7 +29,7 @@ from bkspark.pulsar.avro import (
     stored_type,
     with_names_of,
 )
-from bkspark.pulsar.jackson import converter_of, needs_decimals
+from bkspark.pulsar.jackson import converter_of, number_of
 from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
 
 ValueDecoder = Callable[[pa.Array], pa.Array]
@@ -51,8 +51,7 @@ class JsonDecoder:
         self._stored, self._wanted = stored_type(avro), arrow_of_avro(avro)
         self._convert = _Converters(is_json=True).of(avro)
         self._convert_reals = _Converters(is_json=True, has_reals=True).of(avro)
-        # A float cannot have all digits of a decimal.
-        self._number: Callable[[str], Any] = Decimal if needs_decimals(avro) else float
+        self._number = number_of(avro)
         self._parse = json.JSONDecoder(parse_float=self._real).decode
         self._has_reals = False
         """Whether one of the values being parsed has a number that is not an integer."""

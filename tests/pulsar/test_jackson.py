@@ -58,8 +58,10 @@ def test_an_instant_is_in_seconds_and_a_number_is_what_the_schema_says(kind: dic
     assert read(kind, "1577934245.000000000", "0.0", "-0.500000000", f"{number}", f"{number}.0") == [
         NOON, datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(-0.5, UTC), NOON, NOON,
     ]  # fmt: skip
-    (found,) = read(kind, "-0.000000001")
-    assert found == datetime.fromtimestamp(-0.001 if kind is MILLIS else -0.000001, UTC)
+    step = -0.001 if kind is MILLIS else -0.000001
+    assert read(kind, "-0.000000001", "-1E-9", "1E-9") == [
+        datetime.fromtimestamp(step, UTC), datetime.fromtimestamp(step, UTC), datetime.fromtimestamp(0, UTC),
+    ]  # fmt: skip
 
 
 def test_times_of_arrays_and_lists_are_those_of_their_items() -> None:
