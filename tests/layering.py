@@ -182,6 +182,7 @@ PURE = (
     "bkspark.pulsar.compression",
     "bkspark.pulsar.entries",
     "bkspark.pulsar.fields",
+    "bkspark.pulsar.jackson",
     "bkspark.decimals",
     "bkspark.pulsar.message_columns",
     "bkspark.pulsar.message_ids",

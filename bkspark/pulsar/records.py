@@ -29,6 +29,7 @@ from bkspark.pulsar.avro import (
     stored_type,
     with_names_of,
 )
+from bkspark.pulsar.jackson import converter_of, number_of
 from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
 
 ValueDecoder = Callable[[pa.Array], pa.Array]
@@ -50,8 +51,7 @@ class JsonDecoder:
         self._stored, self._wanted = stored_type(avro), arrow_of_avro(avro)
         self._convert = _Converters(is_json=True).of(avro)
         self._convert_reals = _Converters(is_json=True, has_reals=True).of(avro)
-        # A float cannot have all digits of a decimal.
-        self._number: Callable[[str], Any] = Decimal if b'"decimal"' in target.definition else float
+        self._number = number_of(avro)
         self._parse = json.JSONDecoder(parse_float=self._real).decode
         self._has_reals = False
         """Whether one of the values being parsed has a number that is not an integer."""
@@ -170,6 +170,18 @@ class _Converters:
 
     def of(self, avro: Any) -> Converter | None:
         """Return the converter of a type; None if Arrow accepts its values as they are."""
+        made = self._of_avro(avro)
+        if not self._is_json or not isinstance(avro, dict):
+            return made
+        of_java = converter_of(avro, has_reals=self._has_reals)
+        if of_java is None:
+            return made
+        both = of_java if made is None else partial(_both, of_java, made)
+        if "name" in avro:
+            self._named[avro["name"]] = both
+        return both
+
+    def _of_avro(self, avro: Any) -> Converter | None:
         if isinstance(avro, list):
             return self._of_union([each for each in avro if each != "null"])
         if isinstance(avro, str):
@@ -261,6 +273,10 @@ def _is_single(value: float) -> bool:
         return False
 
 
+def _both(first: Converter, second: Converter, value: Any) -> Any:
+    return second(first(value))
+
+
 def _without_name(convert: Converter | None, value: Any) -> Any:
     if isinstance(value, tuple):
         value = value[1]
@@ -311,5 +327,12 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
+def _symbol(value: Any) -> Any:
+    """Return the symbol of an enum. Pulsar's Python client writes a number that the schema does not have: its text."""
+    return str(value) if type(value) is int else value
+
+
 _base64 = partial(base64.b64decode, validate=True)
-_OF_JSON: dict[str, Converter] = {"bytes": _base64, "fixed": _base64, "float": _float, "double": _float}
+_OF_JSON: dict[str, Converter] = {
+    "bytes": _base64, "fixed": _base64, "float": _float, "double": _float, "enum": _symbol,
+}  # fmt: skip

@@ -7,6 +7,7 @@ value`, sizes of -1 for null, or with SEPARATED encoding the value alone, whose 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from bkspark.errors import ConfigurationError
 from bkspark.pulsar.records import JsonDecoder, ValueDecoder, avro_decoder
 from bkspark.pulsar.schemas import PRIMITIVES, Schema
 from bkspark.pulsar.slices import big_endian, binary_array, bounds_of, text_array
+
+KeyValueDecoder = Callable[[pa.Array, pa.Array], pa.Array]
 
 _SIZE_BYTES = 4
 _NANOS_OF_DAY = 86_400_000_000_000
@@ -66,21 +69,22 @@ def decoder_of(schema: Schema, newest: Schema | None = None) -> ValueDecoder:
     raise ConfigurationError(f"values of {schema.kind} are decoded with their keys")
 
 
-def key_value_of(schema: Schema, newest: Schema, values: pa.Array, keys: pa.Array) -> pa.Array:
-    """Return struct<key, value> of KEY_VALUE messages; `keys` are those of the messages.
+def key_value_decoder(schema: Schema, newest: Schema) -> KeyValueDecoder:
+    """Return the decoder of KEY_VALUE messages: takes their values and keys, and returns struct<key, value>. It raises
+    ValueError if a payload is not a key and a value, or one of these is malformed. Arguments as of `decoder_of`.
 
     Raises:
-        ValueError: a payload is not a key and a value, or one of these is malformed.
+        ConfigurationError: a part is of a type that cannot be decoded here.
     """
     assert schema.key is not None
     assert schema.value is not None
-    if not schema.is_separated:
-        keys, values = _split(values)
-    parts = [
-        decoder_of(schema.key, newest.key)(keys),
-        decoder_of(schema.value, newest.value)(values),
-    ]
-    return pa.StructArray.from_arrays(parts, ["key", "value"])
+    parts = decoder_of(schema.key, newest.key), decoder_of(schema.value, newest.value)
+
+    def decode(values: pa.Array, keys: pa.Array) -> pa.Array:
+        found = (keys, values) if schema.is_separated else _split(values)
+        return pa.StructArray.from_arrays([part(each) for part, each in zip(parts, found)], ["key", "value"])
+
+    return decode
 
 
 def _split(payloads: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -168,7 +168,10 @@ def offset(value: str) -> Offset:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise ValueError("is neither earliest, latest, -N (entries before the end) nor the JSON of a position")
+        raise ValueError(
+            "is neither earliest, latest, -N (entries before the end), the JSON of a position, nor the id of a message "
+            "of a topic, such as 12:3"
+        )
     return parsed
 
 

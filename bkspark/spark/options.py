@@ -44,7 +44,7 @@ from bkspark.spark.read_options import (
 )
 from bkspark.spark.sasl_options import SASL, SASL_OPTIONS
 from bkspark.spark.tls_options import TLS, TLS_OPTIONS
-from bkspark.spark.topic_options import SELECT_TOPICS, TOPIC_OPTIONS, check_topic_options
+from bkspark.spark.topic_options import ADDRESSES, SELECT_TOPICS, TOPIC_OPTIONS, check_topic_options
 from bkspark.spark.write_options import (
     APPEND,
     LEDGER_METADATA,
@@ -68,8 +68,7 @@ _PASSWORD = "ledger_password"
 
 PULSARS_VIEWS = ("topics", "topicLedgers", "subscriptions")
 VIEWS = ("ledgers", "logs", "bookies", "fragments", "consumers", *PULSARS_VIEWS)
-_PULSARS = frozenset({"pulsaruri", "pulsarconfigurationuri"})
-_OF_INSPECTION = frozenset({"uri", "inspect", "password", "passwordfile", "bookkeeper", *_PULSARS}).union(
+_OF_INSPECTION = frozenset({"uri", "inspect", "password", "passwordfile", "bookkeeper", *ADDRESSES}).union(
     option.name.lower().partition(".")[0] for option in (*TLS_OPTIONS, *SASL_OPTIONS, *ZOOKEEPER_OPTIONS)
 )
 # What Spark itself puts among the options of a streaming sink.
@@ -592,7 +591,7 @@ def _check_selection(options: SourceOptions) -> None:
         raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: {remedy}")
     without_effect = options.given - _OF_INSPECTION
     if options.inspect not in PULSARS_VIEWS:
-        without_effect |= options.given & _PULSARS
+        without_effect |= options.given & ADDRESSES
     if options.inspect is not None and (others := without_effect):
         name = _BY_USE[min(others)].name
         raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect' {options.inspect}: remove it")

@@ -17,6 +17,8 @@ VALUE_FORMATS = AUTO, RAW = ("auto", "raw")
 ISOLATIONS = READ_COMMITTED, READ_UNCOMMITTED = ("read_committed", "read_uncommitted")
 ENCRYPTED = ("fail", "skip", "raw")
 SELECT_TOPICS = frozenset({"topic", "topics", "topicsPattern"})
+ADDRESSES = frozenset({"pulsaruri", "pulsarconfigurationuri"})
+"""Options that tables about topics have, too."""
 
 _NOT_OF_TOPICS = frozenset({"payloadformat", "jsondialect", "recover", "encryptionkeyfile"})
 _PULSAR_FORMAT = "pulsar"
@@ -168,6 +170,8 @@ class Chosen(Protocol):
     @property
     def given(self) -> frozenset[str]: ...
     @property
+    def inspect(self) -> str | None: ...
+    @property
     def ledger_metadata(self) -> Mapping[str, str]: ...
     @property
     def ledgers(self) -> tuple[IdRange, ...] | None: ...
@@ -217,6 +221,8 @@ def _check_without_topics(options: Chosen, known: Mapping[str, Option]) -> None:
         raise ConfigurationError("payloadFormat pulsar goes with 'ledgers': name topics by option 'topic'")
     # Ledgers of a topic may be named by themselves.
     own = frozenset({"encrypted"}) if is_pulsars else frozenset()
+    if options.inspect is not None:
+        own = ADDRESSES  # those of tables about other things were refused before
     for key in sorted(options.given & (_OF_TOPICS - own)):
         raise ConfigurationError(
             f"option '{known[key].name}' is for topics of Pulsar: set option 'topic', too, or remove it"

@@ -7,7 +7,7 @@ run of entries fails, its halves are tried separately, down to the malformed ent
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import NoReturn
 
 import numpy as np
@@ -26,11 +26,18 @@ from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
 from bkspark.pulsar.records import ValueDecoder
 from bkspark.pulsar.schemas import BYTES, RAW, Schema
 from bkspark.pulsar.transactions import transaction_ids
-from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_of
+from bkspark.pulsar.values import MALFORMED, KeyValueDecoder, decoder_of, key_value_decoder
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.formats.decoding import MalformedMode, check_nulls, rows_at_once
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.topic_columns import DESCRIBING, FROM_ENTRIES, VALUE, check_describing, describing_column
+from bkspark.spark.topic_columns import (
+    DESCRIBING,
+    FROM_ENTRIES,
+    VALUE,
+    check_describing,
+    describing_column,
+    payload_type,
+)
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topics import TopicFacts
 
@@ -85,7 +92,7 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
-        self._newest = facts.schemas[max(facts.schemas)] if facts.schemas else RAW
+        self._newest = _target_of(facts.schemas, {self._schema.field(i).name.lower() for i in rows._payload})
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
@@ -94,6 +101,8 @@ class TopicDecoder:
         """How many rows are made together: a message of a few bytes has all fields of the topic's schema."""
         self._decoders: dict[int, ValueDecoder] = {}
         """The decoders of the versions of the topic's schema that occurred so far, by version."""
+        self._key_value_decoders: dict[int, KeyValueDecoder] = {}
+        """The same of a KEY_VALUE schema."""
 
     def _decoded_types(self, *, wants_payload: bool) -> list[pa.DataType]:
         return [*self._schema.types, *([self._struct_type()] if self._is_decoded and wants_payload else [])]
@@ -383,7 +392,9 @@ class TopicDecoder:
         schema = self._schema_of(version)
         if schema.kind == "KEY_VALUE":
             assert keys is not None
-            found = key_value_of(schema, self._newest, values, keys)
+            if version not in self._key_value_decoders:
+                self._key_value_decoders[version] = key_value_decoder(schema, self._newest)
+            found = self._key_value_decoders[version](values, keys)
         else:
             if version not in self._decoders:
                 self._decoders[version] = decoder_of(schema, self._newest)
@@ -468,6 +479,30 @@ def _decodable(batch: EntryBatch) -> Iterator[Entries]:
             yield from _decodable(batch.slice(0, middle))
     else:
         yield entries
+
+
+def _target_of(schemas: Mapping[int, Schema], columns: Set[str]) -> Schema:
+    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns,
+    the newest version of its type that has them all. A stream has the columns with which it began, which a later
+    version may lack.
+
+    Args:
+        columns: in lower case.
+    """
+    newest = schemas[max(schemas)] if schemas else RAW
+    for version in sorted(schemas, reverse=True):
+        if schemas[version].kind == newest.kind and columns <= _columns_of(schemas[version]):
+            return schemas[version]
+    return newest
+
+
+def _columns_of(schema: Schema) -> Set[str]:
+    """Return the columns of a schema, in lower case; none if it cannot be used."""
+    try:
+        kind = payload_type(schema)
+    except ConfigurationError:
+        return set()
+    return {kind.field(i).name.lower() for i in range(kind.num_fields)}
 
 
 def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:

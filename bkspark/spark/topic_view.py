@@ -135,12 +135,25 @@ class TopicView:
         if isinstance(wanted, int):
             return min(self.end, self._before(-wanted)), None
         if isinstance(wanted, MessageId):
+            self._check_order(wanted)
             located = self._located("endingOffsets", wanted)
             if located.ledger_id != wanted.ledger_id:
                 return located, None
             end = Position(located.ordinal, located.ledger_id, wanted.entry_id + 1)
             return min(self.end, end), wanted if wanted.batch_index >= 0 else None
         return (self.start if wanted == EARLIEST else self.end), None
+
+    def _check_order(self, end: MessageId) -> None:
+        """Raise ConfigurationError if `startingOffsets` is a message after `end`, that of `endingOffsets`."""
+        start = self._offset("startingOffsets", self._options.starting_offsets)
+        if not isinstance(start, MessageId):
+            return
+        is_same_entry = (start.ledger_id, start.entry_id) == (end.ledger_id, end.entry_id)
+        if start.batch_index > end.batch_index >= 0 if is_same_entry else start > end:
+            raise ConfigurationError(
+                f"option 'startingOffsets' of topic {self.name} is message {start}, after {end} of 'endingOffsets', so "
+                "nothing would be read: exchange them"
+            )
 
     def absolute(self, moment_ms: int) -> int:
         return moment_ms if moment_ms >= 0 else self._planner.now_ms + moment_ms

@@ -19,7 +19,7 @@ from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Messages, messages_of
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.schemas import STORED_TYPES, Schema, decode_schema
-from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_of
+from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_decoder
 from tests.fuzzing.target import Draw, Target
 from tests.pulsar.entries import CODECS, Message, batch, chunked, marker, single
 
@@ -113,7 +113,10 @@ _DECIMAL = b'{"type": "bytes", "logicalType": "decimal", "precision": 30, "scale
 _RICH_FIELDS = b"""[{"name": "p", "type": %b}, {"name": "d", "type": ["null", "double"]},
     {"name": "b", "type": "bytes"}, {"name": "m", "type": {"type": "map", "values": "float"}},
     {"name": "u", "type": ["string", "long"]},
-    {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}}]"""
+    {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "y", "type": ["null", {"type": "int", "logicalType": "date"}]},
+    {"name": "l", "type": ["null", {"type": "long", "logicalType": "local-timestamp-micros"}]},
+    {"name": "e", "type": ["null", {"type": "enum", "name": "E", "symbols": ["A"]}]}]"""
 _RICH = b'{"type": "record", "name": "R", "fields": %b}' % (_RICH_FIELDS % _DECIMAL)
 _SCHEMAS = [*_PLAIN, *(Schema(0, kind, record) for record in (_RECORD, _RICH) for kind in ("JSON", "AVRO"))]
 _KEY_VALUE = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "INT32"))
@@ -124,7 +127,7 @@ def _value(data: bytes) -> pa.Array:
     place, rest = draw.below(len(_SCHEMAS) + 1), draw.rest()
     values = pa.array([rest, None], pa.binary())
     if place == len(_SCHEMAS):
-        return key_value_of(_KEY_VALUE, _KEY_VALUE, values, values)
+        return key_value_decoder(_KEY_VALUE, _KEY_VALUE)(values, values)
     return decoder_of(_SCHEMAS[place])(values)
 
 
@@ -135,6 +138,7 @@ def _value_seeds() -> Iterator[bytes]:
         if schema.kind == "JSON":
             yield bytes([place]) + b'{"i": 1, "s": "x"}'
             yield bytes([place]) + b'{"p": 1.25E-3, "d": "NaN", "b": "eA==", "m": {"a": 1.5}, "u": "x", "t": 1500}'
+            yield bytes([place]) + b'{"t": 1.500000000, "y": [2020, 1, 2], "l": [2020, 1, 2, 3, 4, 5, 6], "e": 7}'
 
 
 def _value_fits(found: pa.Array) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 
 from bkspark.pulsar.chunks import ChunkGatherer
-from bkspark.pulsar.compression import ZLIB, decompress
+from bkspark.pulsar.compression import LZ4, ZLIB, decompress
 from bkspark.pulsar.entries import MESSAGE_BYTES_MIN, MESSAGES_MAX, MalformedEntry
 from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.transactions import Transactions
@@ -62,6 +63,26 @@ def test_nothing_follows_a_finished_zlib_stream() -> None:
     assert bytes(decompress(ZLIB, memoryview(whole), 6)) == b"abcdef"
     with pytest.raises(ValueError, match="do not hold the 6 bytes"):
         decompress(ZLIB, memoryview(whole + b"x"), 6)
+
+
+LITERALS = bytes([0x50]) + b"after"
+
+
+@pytest.mark.parametrize(("block", "match"), [
+    (bytes([0x00]) + b"\0\0" + LITERALS, slice(0, 4)),
+    (bytes([0x4F]) + b"abcd" + b"\0\0\1" + LITERALS, slice(4, 24)),
+    (bytes([0x4F]) + b"abcd" + b"\0\0\xff\xff\0" + LITERALS, slice(4, 533)),
+    (bytes([0xFF, 201]) + b"a" * 216 + b"\0\0" + b"\xff" * 200 + b"\0" + LITERALS, slice(216, 51235)),
+])  # fmt: skip
+def test_an_lz4_block_with_an_offset_of_zero_gives_zeros_and_no_memory_of_others(block: bytes, match: slice) -> None:
+    """The format has no such offset, and its decoder does not say so: a match is copied from where it is written."""
+    size = match.stop + len(LITERALS) - 1
+    for octet in (b"s", b"t"):
+        for _ in range(8):  # what pyarrow's pool gives again
+            memoryview(pa.allocate_buffer(size + 64)).cast("B")[:] = octet * (size + 64)
+        found = bytes(decompress(LZ4, memoryview(block), size))
+        assert set(found[match]) == {0}
+        assert found[match.stop :] == b"after"
 
 
 def test_an_entry_that_ends_within_its_checksum_says_so() -> None:

@@ -201,12 +201,27 @@ def test_integer_of_json_may_be_written_with_a_fraction_of_zero() -> None:
     assert second == {"i": 5, "f": None, "d": None}
 
 
+def test_enum_of_json_may_be_a_number_which_pythons_client_writes() -> None:
+    """It writes the value of the member of Python's enum, which the schema does not have."""
+    kind = {"type": "enum", "name": "Color", "symbols": ["red", "green"]}
+    fields = [{"name": "e", "type": ["null", kind]}, {"name": "all", "type": {"type": "array", "items": "Color"}}]
+    schema = Schema(0, "JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+    values = [b'{"e": 5, "all": ["red", 1]}', b'{"e": "green"}']
+    assert decoder_of(schema)(pa.array(values)).to_pylist() == [
+        {"e": "5", "all": ["red", "1"]},
+        {"e": "green", "all": None},
+    ]
+    for wrong in (b'{"e": true}', b'{"e": 1.5}', b'{"e": ["red"]}'):
+        with pytest.raises((ValueError, TypeError, pa.ArrowException)):
+            decoder_of(schema)(pa.array([wrong]))
+
+
 @pytest.mark.parametrize(
     "payload", [b"", struct.pack(">i", 5), struct.pack(">i", -2), struct.pack(">ii", -1, -1) + b"x"]
 )
 def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
-    from bkspark.pulsar.values import key_value_of
+    from bkspark.pulsar.values import key_value_decoder
 
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "STRING"))
     with pytest.raises(ValueError):
-        key_value_of(schema, schema, pa.array([payload]), pa.array([None], pa.binary()))
+        key_value_decoder(schema, schema)(pa.array([payload]), pa.array([None], pa.binary()))

@@ -112,6 +112,7 @@ def test_missing_uri_names_the_variable():
         ("mode", "IGNORE", "FAILFAST"),
         ("startingOffsets", "first", "earliest, latest"),
         ("startingOffsets", "[1]", "earliest, latest"),
+        ("startingOffsets", "12:x", "the id of a message of a topic, such as 12:3"),
         ("entryTargetBytes", "1g", "4194304"),
     ],
 )

@@ -47,6 +47,20 @@ def test_start_after_what_is_confirmed_is_refused_and_skips_nothing(topic: Store
         read(VALUE, startingOffsets=f"{closed}:1")
 
 
+def test_range_of_a_topic_that_ends_before_it_begins_is_refused(topic: StoredTopic, read: Callable) -> None:
+    first = topic.ledger(numbered(0, 1))
+    second = topic.ledger([batch([Message(b"2"), Message(b"3")]), *numbered(4)])
+    for start, end in [(f"{second}:0", f"{first}:1"), (f"{second}:1", f"{second}:0:-1:1"),
+                       (f"{second}:0:-1:1", f"{second}:0:-1:0")]:  # fmt: skip
+        expected = (
+            f"'startingOffsets' of topic {topic.name} is message {start}, after {end} of 'endingOffsets'.*exchange"
+        )
+        with pytest.raises(ConfigurationError, match=expected):
+            read(VALUE, startingOffsets=start, endingOffsets=end)
+    assert values(read(VALUE, startingOffsets=f"{second}:0:-1:1", endingOffsets=f"{second}:0")) == [b"3"]
+    assert values(read(VALUE, startingOffsets=f"{first}:1", endingOffsets=f"{first}:1")) == [b"1"]
+
+
 def test_last_entries_of_an_idle_topic_are_read_where_that_is_asked_for(topic: StoredTopic, read: Callable) -> None:
     topic.ledger(numbered(0))
     opened(topic, *numbered(1, 2))

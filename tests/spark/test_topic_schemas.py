@@ -110,6 +110,38 @@ def test_properties_are_a_map_of_text_and_nothing_else(cluster: Cluster, topic: 
         TopicReader(columns_of("value binary").add("__messageProperties", MapType(StringType(), LongType())), options)
 
 
+def record(*fields: dict) -> bytes:
+    return json.dumps({"type": "record", "name": "r", "fields": list(fields)}).encode()
+
+
+A, B = {"name": "a", "type": "int"}, {"name": "b", "type": "int", "default": 7}
+
+
+@pytest.mark.parametrize(("kind", "old", "new", "left"), [
+    ("JSON", b'{"a": 1, "b": 2}', b'{"a": 3}', None), ("AVRO", b"\x02\x04", b"\x06", 7),
+])  # fmt: skip
+def test_column_that_the_newest_version_lacks_is_that_of_the_last_version_that_has_it(
+    topic: StoredTopic, read: Callable, kind: str, old: bytes, new: bytes, left: int | None
+) -> None:
+    """A stream has the columns with which it began, whatever versions follow."""
+    if kind == "AVRO":
+        pytest.importorskip("fastavro")
+    topic.schemas((kind, record(A, B), {}), (kind, record(A), {}))
+    topic.ledger([single(Message(old), **version(0)), single(Message(new), 1, **version(1))])
+    assert read("a integer, B integer") == [{"a": 1, "B": 2}, {"a": 3, "B": left}]
+    assert read("a integer") == [{"a": 1}, {"a": 3}]
+    with pytest.raises(ConfigurationError, match=r"column 'c' is not in topic .*, whose payload has a: correct"):
+        read("a integer, c integer")
+
+
+def test_column_of_a_version_that_cannot_be_read_is_not_looked_for_there(topic: StoredTopic, read: Callable) -> None:
+    itself = record(A, {"name": "b", "type": ["null", "r"]})
+    topic.schemas(("JSON", itself, {}), ("JSON", record(A), {}))
+    topic.ledger([single(Message(b'{"a": 3}'), **version(1))])
+    with pytest.raises(ConfigurationError, match="column 'b' is not in topic"):
+        read("a integer, b integer")
+
+
 # ---- protobuf ----
 
 
@@ -134,6 +166,15 @@ def test_protobuf_of_an_older_version_is_read_as_protobuf_does(topic: StoredTopi
         single(Message(None), **version(0)),
     ])  # fmt: skip
     assert [(row["name"], row["n"]) for row in read()] == [("x", 0), ("y", 5), (None, None)]
+
+
+def test_protobuf_field_that_the_newest_version_lacks_is_read_where_it_was_written(
+    topic: StoredTopic, read: Callable
+) -> None:
+    old, new = native(("a", 1, STRING), ("n", 2, INT64)), native(("a", 1, STRING))
+    topic.schemas(("PROTOBUF_NATIVE", old, {}), ("PROTOBUF_NATIVE", new, {}))
+    topic.ledger([single(Message(b"\x0a\x01x\x10\x05"), **version(0)), single(Message(b"\x0a\x01y"), **version(1))])
+    assert read("a string, n bigint") == [{"a": "x", "n": 5}, {"a": "y", "n": 0}]
 
 
 def test_protobuf_of_an_older_version_of_another_message_is_not_read_as_this_one(

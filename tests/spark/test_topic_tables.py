@@ -6,6 +6,7 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.spark.options import PULSARS_VIEWS
 from tests.cluster import Cluster
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import numbered, table
@@ -73,6 +74,17 @@ def test_topic_that_cannot_be_read_is_a_row_with_its_error(
     finally:
         wrong.delete()
         odd.delete()
+
+
+@pytest.mark.parametrize("view", PULSARS_VIEWS)
+def test_tables_are_of_the_metadata_that_the_options_name(cluster: Cluster, topic: StoredTopic, view: str) -> None:
+    topic.ledger(numbered(0))
+    topic.subscription("s", formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=0))
+    servers = cluster.uri.removesuffix("/ledgers")
+    found = table(cluster.uri, view, pulsarUri=servers, pulsarConfigurationUri=servers)
+    assert found == table(cluster.uri, view)
+    assert str(topic.name) in [row["topic"] for row in found]
+    assert table(cluster.uri, view, pulsarUri=f"{servers}/of-another-pulsar") == []
 
 
 def test_topic_with_another_password_is_a_row_with_its_error(cluster: Cluster, topic: StoredTopic) -> None:

@@ -35,9 +35,9 @@ def rows_of(uri: str, topic: object, columns: str | None = None, /, **options: o
     return [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
 
 
-def table(uri: str, view: str) -> list[dict[str, Any]]:
+def table(uri: str, view: str, **options: str) -> list[dict[str, Any]]:
     """Return the rows of a table about topics."""
-    source = BookKeeperDataSource({"uri": uri, "inspect": view})
+    source = BookKeeperDataSource({"uri": uri, "inspect": view, **options})
     reader = source.reader(source.schema())
     return [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]
 
