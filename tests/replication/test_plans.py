@@ -54,7 +54,9 @@ def test_copies_of_a_bookie_in_maintenance_are_not_replaced_until_it_ends(
         log = (bookie.dir / "bookie.log").read_text()
         assert re.search(r"audit: \S+@\S+: plan maintenance by \S+ until \S+: new disk", log), log
         # Another plan, or an end of what does not exist, is refused with what there is.
-        assert "is in maintenance" in console.fails(2, "cluster", "quarantine", bookie.id, *at).err
+        refused = console.fails(2, "cluster", "quarantine", bookie.id, *at).err
+        assert f"has a plan, maintenance by {plan['who']}: end it first" in refused
+        assert f"`bkspark cluster maintenance {bookie.id} --end`" in refused
         assert "the plan is maintenance" in console.fails(2, "cluster", "quarantine", bookie.id, "--end", *at).err
         assert "there is no bookie b:1" in console.fails(2, "cluster", "maintenance", "b:1", *at).err
         bookie.stop()
@@ -194,6 +196,20 @@ def test_rolling_restart_restarts_all_and_writers_go_on(
             assert client.metadata(closed.ledger_id).fragments[0].bookies == ensemble, "no copy was replaced"
         assert console.json("cluster", "plans", *at) == {"plans": []}
         assert _listed(console, cluster.uri) == []
+
+
+def test_restart_names_a_bookie_with_a_plan_before_it_restarts_any(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """It restarted the bookies before this one and then failed, and --dry-run did not mention the plan."""
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
+        first, planned = (bookie.id for bookie in cluster.bookies)
+        at = ("--uri", cluster.uri)
+        console.json("cluster", "quarantine", planned, *at)
+        restart = ("cluster", "restart", first, planned, "--despite", "bookie_readonly", *at)
+        for options in ((), ("--dry-run",)):
+            assert f"`bkspark cluster quarantine {planned} --end`" in console.fails(2, *restart, *options).err
+        assert "it restarts" not in (cluster.bookies[0].dir / "bookie.log").read_text()
 
 
 def test_restart_refuses_where_the_last_copy_would_be_away(
