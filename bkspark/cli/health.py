@@ -80,7 +80,7 @@ async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
     """Check once, or with --watch repeatedly; `codes` gets the exit code of the last answer."""
     import asyncio
 
-    from bkspark.errors import MetadataError, SessionExpired
+    from bkspark.errors import MetadataError
 
     def is_enough(answer: _Answer) -> bool:
         codes[:] = [answer.code]
@@ -92,8 +92,8 @@ async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
             await _ask(arguments, is_enough)
             return
         except MetadataError as error:
-            # Other metadata errors mean that the metadata are wrong: they end the command.
-            if type(error) not in (MetadataError, SessionExpired):
+            # Other errors mean that the metadata are wrong, or that the URI is: they end the command.
+            if not error.is_outage:
                 raise
             if is_enough(_away(error, arguments)):
                 return
