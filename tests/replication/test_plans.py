@@ -101,6 +101,23 @@ def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(
         assert console.json("cluster", "restart", holder, "--despite", "last_copy", *at)["done"] is True
 
 
+def test_maintenance_of_both_bookies_with_the_copies_of_a_ledger_is_refused(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """Each of two operators was allowed to stop one, and then no copy could be read."""
+    with GuestCluster(zookeeper, tmp_path, bookies=3) as cluster:
+        at = ("--uri", cluster.uri)
+        with Client(cluster.uri) as client, client.create(ensemble=2, write_quorum=2, ack_quorum=2) as writer:
+            writer.append(b"two copies")
+            first, second = writer.metadata.fragments[0].bookies
+        console.json("cluster", "maintenance", first, *at)
+        assert "is not in maintenance" in console.fails(10, "cluster", "maintenance", second, *at).err
+        refused = console.records_of(10, "cluster", "health", "--can-stop", second, *at)["can_stop"]
+        assert [each["code"] for each in refused["reasons"]] == ["last_copy"]
+        console.json("cluster", "maintenance", first, "--end", *at)
+        console.json("cluster", "maintenance", second, *at)
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["an operator", "a full disk"])
 def test_end_of_a_plan_does_not_wait_for_another_reason(
     zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console, full: bool
