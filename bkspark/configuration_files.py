@@ -84,11 +84,13 @@ def _named_or_default(reference: str, values: Mapping[str, str]) -> str | None:
 
 def _pairs(path: Path, name: str, depth: int, *, is_optional: bool = False) -> Iterator[tuple[str, str]]:
     try:
-        pairs = properties.pairs(path.read_text())
+        pairs = properties.pairs(path.read_text(encoding="utf-8"))
     except OSError as error:
         if is_optional and isinstance(error, FileNotFoundError):
             return
         raise ConfigurationError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{name} is not UTF-8 text: see its byte {error.start}") from None
     except ValueError as error:
         raise ConfigurationError(f"{name}: {error}") from None
     for key, value in pairs:

@@ -136,7 +136,7 @@ def repair(arguments: argparse.Namespace) -> int:
     bookie = [arguments.bookie] if "bookie" in arguments else []
     command = repair_command(arguments.cluster_command, *bookie, settings=settings, json=arguments.json)
     config = arguments.config or arguments.client_config
-    options = [] if config is None else ["--config", str(config)]
+    options = ["--config", str(config)] if config else []
     options += ["--environment"] if arguments.environment else []
     if arguments.cluster_command == "drain":
         for given, ignored in (("status", ("close_open", "reason")), ("cancel", ("rate", "close_open", "reason"))):

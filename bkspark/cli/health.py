@@ -80,7 +80,7 @@ async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
     """Check once, or with --watch repeatedly; `codes` gets the exit code of the last answer."""
     import asyncio
 
-    from bkspark.errors import MetadataError, SessionExpired
+    from bkspark.errors import MetadataError
 
     def is_enough(answer: _Answer) -> bool:
         codes[:] = [answer.code]
@@ -92,8 +92,8 @@ async def _health(arguments: argparse.Namespace, codes: list[int]) -> None:
             await _ask(arguments, is_enough)
             return
         except MetadataError as error:
-            # Other metadata errors mean that the metadata are wrong: they end the command.
-            if type(error) not in (MetadataError, SessionExpired):
+            # Other errors mean that the metadata are wrong, or that the URI is: they end the command.
+            if not error.is_outage:
                 raise
             if is_enough(_away(error, arguments)):
                 return
@@ -252,7 +252,7 @@ async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> 
     from bkspark.errors import MetadataFormat, NoSuchLedger
     from bkspark.metadata.underreplication import UnderreplicationStore
 
-    check = StopCheck(bookie, facts.bookies)
+    check = StopCheck(bookie, facts.bookies, await _in_maintenance(client))
     ledgers, store = (await client.context()).ledgers, UnderreplicationStore(await client.tree(), client.uri)
     listed = {ledger_id async for ledger_id in store.ids()}
 
@@ -273,3 +273,12 @@ async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> 
             group = []
     await asyncio.gather(*map(look, group))
     return check.reasons(), check.ledgers
+
+
+async def _in_maintenance(client: Client) -> list[str]:
+    """Return the bookies that operators may stop at any moment."""
+    from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
+    from bkspark.wall_clock import wall_clock_ms
+
+    plans, now_ms = BookiePlans(await client.tree(), client.uri), wall_clock_ms()
+    return [plan.bookie async for plan in plans.all() if plan.kind == MAINTENANCE and not plan.is_over(now_ms)]

@@ -188,10 +188,10 @@ async def check_known(client: Client, bookie: str) -> None:
 
 
 async def check_no_other(stored: BookiePlans, bookie: str, kind: str) -> None:
-    """Raise ConfigurationError if there is a plan of another kind, or one of another bookie that excludes it."""
+    """Raise ConfigurationError if there is a plan of another kind."""
     plan = await stored.find(bookie)
     if plan is not None and plan.kind != kind and not plan.is_over(wall_clock_ms()):
-        raise ConfigurationError(f"bookie {bookie} is in {plan.kind} by {plan.who}: end that first")
+        raise ConfigurationError(plan.refusal)
 
 
 async def harm(client: Client, bookie: str, despite: list[str]) -> list[Reason]:

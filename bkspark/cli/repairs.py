@@ -60,9 +60,10 @@ def rate(text: str) -> str | int:
     """An argparse type: bytes a second, or a word."""
     if text in (NO_LIMIT, CONFIGURED):
         return text
-    if len(text) > 15:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is too large")
-    return positive(text)
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or not int(text):
+        wanted = f"a whole number of 1 to {10**15 - 1}, {NO_LIMIT!r} or {CONFIGURED!r}"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {wanted}")
+    return int(text)
 
 
 # ---- the list ----

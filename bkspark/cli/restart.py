@@ -107,13 +107,21 @@ async def _restart(arguments: argparse.Namespace, done: list[dict[str, Any]]) ->
 
 
 async def _chosen(client: Client, arguments: argparse.Namespace) -> list[str]:
-    """Return the bookies to restart, in order. Raises ConfigurationError: one is not known, or does not run."""
-    states = await (await client.context()).registry.states()
+    """Return the bookies to restart, in order.
+
+    Raises:
+        ConfigurationError: one is not known, does not run, or has a plan that does not end by itself.
+    """
+    states, stored = await (await client.context()).registry.states(), await plans_of(client)
     bookies = list(dict.fromkeys(arguments.bookies or states))
     for bookie in bookies:
         await check_known(client, bookie)
         if states[bookie] == "down":
             raise ConfigurationError(f"bookie {bookie} does not run: start it, or name others")
+        plan = await stored.find(bookie)
+        if plan is not None and not plan.until_ms:
+            # Now, because the command would otherwise end here after it has restarted other bookies.
+            raise ConfigurationError(plan.refusal)
     return bookies
 
 
@@ -159,7 +167,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     await check_no_other(stored, bookie, MAINTENANCE)
     there = await stored.find(bookie)
     if there is not None and not there.is_over(wall_clock_ms()):
-        raise ConfigurationError(f"bookie {bookie} is in maintenance already: end that first")
+        raise ConfigurationError(there.refusal)
     session = await registry.session(bookie)
     # The copies are replaced if this command dies in the middle and the bookie does not come back.
     plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)

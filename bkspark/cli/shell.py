@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         at = _verb_at(arguments.words)
         shell, words = _shell(arguments.words[:at], arguments.main), arguments.words[at:]
         if not words or words[0] in (HELP, "-help", "--help", "-h"):
-            print_help(_verbs().values())
+            if words[1:] and words[0] == HELP:
+                print_usage(_verb(words[1]))
+            else:
+                print_help(_verbs().values())
             return 0 if words else FAILED
         verb, options = _parsed(words)
         failed = verb.failed
@@ -56,11 +59,16 @@ def _verbs() -> dict[str, Verb]:
     return {verb.name: verb for verb in VERBS}
 
 
+def _verb(name: str) -> Verb:
+    verb = _verbs().get(name)
+    if verb is None:
+        raise Failure(f"there is no verb {name!r}; `bkspark shell help` lists all")
+    return verb
+
+
 def _parsed(words: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
     """Return the verb that words begin with, and its options. Raises Failure."""
-    verb = _verbs().get(words[0])
-    if verb is None:
-        raise Failure(f"there is no verb {words[0]!r}; `bkspark shell help` lists all")
+    verb = _verb(words[0])
     parser = ShellParser(prog=f"bkspark shell {verb.name}", allow_abbrev=False, add_help=False)
     for option in verb.options:
         option.add_to(parser)
@@ -101,5 +109,14 @@ def print_help(verbs: Collection[Verb]) -> None:
     width = max(len(verb.name) for verb in verbs)
     with contextlib.suppress(BrokenPipeError):
         for verb in verbs:
-            options = " ".join([*(f"[{option}]" for option in verb.options), verb.words]).strip()
-            print(f"  {verb.name.ljust(width)}  {options}")
+            print(f"  {verb.name.ljust(width)}  {_options(verb)}".rstrip())
+
+
+def print_usage(verb: Verb) -> None:
+    """Print the options of one verb, and the command that it runs."""
+    print(f"bkspark shell {verb.name} {_options(verb)}".rstrip())
+    print(f"the command of bkspark: {verb.equal}{f' ({verb.note})' if verb.note else ''}")
+
+
+def _options(verb: Verb) -> str:
+    return " ".join([*(f"[{option}]" for option in verb.options), verb.words]).strip()

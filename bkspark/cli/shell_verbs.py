@@ -325,7 +325,7 @@ VERBS: tuple[Verb, ...] = (
         (_value("sb", "srcBookie", value="ID"), _value("db", "destBookie", value="ID"), *_PACE),
         note="-s, -r, -v and -p have no effect: ledgers are changed one after the other",
     ),
-    Verb("help", _not_offered("`bkspark shell help`"), "--help"),
+    Verb("help", _not_offered("`bkspark shell help`"), "--help", words="[VERB]"),
 )
 
 

@@ -110,13 +110,14 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
 class StopCheck:
     """Whether a bookie may be stopped: `look` at each ledger, then `reasons`."""
 
-    def __init__(self, bookie: str, bookies: Collection[BookieFacts]) -> None:
+    def __init__(self, bookie: str, bookies: Collection[BookieFacts], leaving: Collection[str] = ()) -> None:
+        """`leaving`: bookies in maintenance, which operators may stop at any moment: their copies do not count."""
         self._bookie = bookie
         """The bookie to stop. Constant."""
         self._known = any(each.id == bookie for each in bookies)
         """Whether the cluster knows `_bookie`. Constant."""
-        self._serving = frozenset(each.id for each in bookies if each.serves and each.id != bookie)
-        """The other bookies that answer. Constant."""
+        self._serving = frozenset(each.id for each in bookies if each.serves and each.id not in (bookie, *leaving))
+        """The other bookies that answer and stay. Constant."""
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
         """The bookies in `_serving` that accept writes. Constant."""
         self._last_copies: list[int] = []
@@ -162,7 +163,8 @@ class StopCheck:
         if not self._known:
             found.append(Reason("unknown_bookie", f"there is no bookie {self._bookie}", self._bookie))
         if self._last_copies:
-            text = f"{_some(self._last_copies)} would have entries without a copy on any other bookie that answers"
+            others = "any other bookie that answers and is not in maintenance"
+            text = f"{_some(self._last_copies)} would have entries without a copy on {others}"
             found.append(Reason("last_copy", text, self._bookie))
         if self._unrecoverable:
             text = f"{_some(self._unrecoverable)} are open and could not be recovered if their writer died"

@@ -27,8 +27,8 @@ def decisive(status: int, ledger_id: int, lac: int, bookie: str) -> BookKeeperEr
         return fenced(ledger_id, lac, bookie)
     if status == Status.EUA:
         return UnauthorizedAccess(
-            f"bookie {bookie} refuses adds to ledger {ledger_id}: its password is another one, "
-            "or the bookie serves only authenticated clients",
+            f"bookie {bookie} refuses adds to ledger {ledger_id}: its password is another one, or the bookie serves "
+            "only authenticated clients, or only TLS, or its authorizationRulesFile does not let this client write",
             ledger_id=ledger_id,
             entry_id=lac + 1,
             bookie=bookie,

@@ -189,8 +189,9 @@ class _RecoveryRun:
     def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
         if status == v2.Status.EUA:
             return UnauthorizedAccess(
-                f"bookie {bookie} refuses to fence ledger {self._ledger_id}: its password is another "
-                "one, or the bookie serves only authenticated clients",
+                f"bookie {bookie} refuses to fence ledger {self._ledger_id}: its password is another one, or the "
+                "bookie serves only authenticated clients, or only TLS, or its authorizationRulesFile does not let "
+                "this client fence",
                 ledger_id=self._ledger_id,
                 bookie=bookie,
             )

@@ -57,6 +57,12 @@ class BookiePlan:
         return 0 < self.until_ms <= now_ms
 
     @property
+    def refusal(self) -> str:
+        """The error for a command that needs this plan to end first."""
+        ends = f"drain {self.bookie} --cancel" if self.kind == DRAIN else f"{self.kind} {self.bookie} --end"
+        return f"bookie {self.bookie} has a plan, {self.kind} by {self.who}: end it first (`bkspark cluster {ends}`)"
+
+    @property
     def sets_read_only(self) -> bool:
         return self.kind in (MAINTENANCE, DRAIN)
 

@@ -325,19 +325,26 @@ async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> L
     """Return the ledger manager of the cluster at `root`; `wanted` is the one that its URI names, if any.
 
     Raises:
-        MetadataError: there is no cluster at the root, or it has another manager than the wanted one.
+        MetadataError: the store failed; or, with `is_outage` False, there is no cluster at the root, or it has another
+            manager than the wanted one.
     """
     try:
         found = layout.decode((await tree.get(f"{root}/{paths.LAYOUT}"))[0])
     except NoSuchNode:
         if await tree.exists(root) is None:
-            raise MetadataError(
+            raise _certain(
                 f"there is no cluster at {root}: check the path in the metadata URI, or run `bkspark cluster init`"
             ) from None
         return wanted or LedgerManager.HIERARCHICAL
     if wanted is not None and wanted is not found:
-        raise MetadataError(
+        raise _certain(
             f"the metadata URI asks for ledger manager {wanted.value}, the cluster at {root} has {found.value}: "
             f"write zk+{found.value}:// or plain zk://"
         )
     return found
+
+
+def _certain(text: str) -> MetadataError:
+    error = MetadataError(text)
+    error.is_outage = False
+    return error

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from bkspark.errors import AuthenticationFailed, ProtocolError
+from bkspark.errors import AuthenticationFailed, ProtocolError, TlsFailed
 from bkspark.net.connection import BookieConnection
 from bkspark.security.mechanism import PLUGIN_NAME, SaslFailure
 from bkspark.security.sasl import SaslClient
+from bkspark.tls.failures import why_bookie_refuses
 from bkspark.wire.auth import ANSWER_BYTES_MAX, DISABLED_PLUGIN, AuthAnswer, encode_auth, take_auth_answer
 
 _Connection = TypeVar("_Connection", bound=BookieConnection)
@@ -39,6 +41,8 @@ class Authentication(asyncio.BufferedProtocol):
         """Received bytes that are not decoded yet; at most _KEPT_BYTES_MAX."""
         self._lost: str | None = None
         """Why the connection ended; None while it is open. Set once."""
+        self._alert: ssl.SSLError | None = None
+        """Why TLS ended the connection, or None."""
         self._has_news = asyncio.Event()
 
     async def complete(self, make: Callable[[], _Connection]) -> _Connection:
@@ -46,6 +50,7 @@ class Authentication(asyncio.BufferedProtocol):
 
         Raises:
             AuthenticationFailed: one side refuses the other, or no answer comes in time.
+            TlsFailed: TLS ended the connection, because the bookie refuses the client's certificate, for example.
         """
         timeout_s = self._client.options.timeout_s
         try:
@@ -54,6 +59,10 @@ class Authentication(asyncio.BufferedProtocol):
         except BaseException as error:
             assert self._transport is not None
             self._transport.abort()
+            if self._alert is not None and isinstance(error, Exception):
+                # In TLS 1.3 a bookie refuses the client's certificate after the client's part of the handshake.
+                why = why_bookie_refuses(self._alert)
+                raise TlsFailed(f"TLS with bookie {self._bookie} failed: {why}", bookie=self._bookie) from None
             if isinstance(error, TimeoutError):
                 why = f"it did not answer in {timeout_s:g} s; Apache's bookies do not answer a client that they refuse"
                 raise self._failed(why) from None
@@ -130,6 +139,7 @@ class Authentication(asyncio.BufferedProtocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._alert = exc if isinstance(exc, ssl.SSLError) else None
         cause = f" ({exc})" if exc else ""
         self._lost = f"it dropped the connection{cause}: it refuses this user or its password, or has other settings"
         self._has_news.set()

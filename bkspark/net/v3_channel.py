@@ -23,7 +23,7 @@ from bkspark.wire.digest import EntryDigest, OpenedEntry
 from bkspark.wire.entry_lists import RUNS_MAX, EntryRuns, decode_entry_list
 from bkspark.wire.flags import DO_FENCING, HIGH_PRIORITY, LAST_ENTRY
 from bkspark.wire.framing import FrameTable
-from bkspark.wire.status import EOK
+from bkspark.wire.status import EOK, Status
 from bkspark.wire.v3_context import encode_context
 
 
@@ -196,12 +196,15 @@ class BookieV3Channel(BookieConnection):
 
         Raises:
             BookieUnavailable: also if the bookie refuses the request.
+            AuthenticationFailed: the bookie does not serve this client.
         """
         wanted = protocol.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | protocol.GetBookieInfoRequest.FREE_DISK_SPACE
         request = protocol.GetBookieInfoRequest(requested=wanted)
         answer = await self._ask(protocol.GET_BOOKIE_INFO, "its disk space", getBookieInfoRequest=request)
         inner = answer.getBookieInfoResponse
         status = _status(answer, inner, "getBookieInfoResponse")
+        if status == Status.EUA:
+            raise self._unauthenticated()
         if status != EOK:
             raise BookieUnavailable(
                 f"bookie {self.bookie} does not report its disk space: status {status}", bookie=self.bookie
@@ -312,14 +315,17 @@ class BookieV3Channel(BookieConnection):
         if not response.HasField("addResponse"):
             # A bookie answers like this if it serves no requests on this connection, for example before authentication.
             if response.status == v3.StatusCode.EUA:
-                why = f"bookie {self.bookie} serves only authenticated clients, or only TLS"
-                self._lose(AuthenticationFailed(why, bookie=self.bookie))
+                self._lose(self._unauthenticated())
                 return
             raise ProtocolError(f"it refuses adds on this connection: {v3.StatusCode(response.status).name}")
         inner = response.addResponse
         status = _status(response, inner, "addResponse")
         synced = np.array([inner.lastAddSynced]) if inner.HasField("lastAddSynced") else None
         self._deliver_adds(np.array([inner.ledgerId]), np.array([inner.entryId]), np.array([status]), synced)
+
+    def _unauthenticated(self) -> AuthenticationFailed:
+        why = f"bookie {self.bookie} serves only authenticated clients, or only TLS"
+        return AuthenticationFailed(why, bookie=self.bookie)
 
     def _waiting(self) -> Iterator[asyncio.Future[Any]]:
         yield from self._asked.values()

@@ -123,12 +123,16 @@ class _Lines:
             # Compared without its numbers, because thousands of ledgers may lack the same bookie.
             if (cause := no_digits(reason)) not in self._said:
                 self._said.add(cause)
-                print_progress(f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}")
+                print_progress(_not_moved(ledger, reason))
         if time.monotonic() >= self._due_s or not progress.ledgers_left:
             self._due_s = time.monotonic() + REPORT_S
             print_progress(_line(progress))
             if self._is_json:
                 print(json.dumps(_facts(progress)), flush=True)
+
+
+def _not_moved(ledger: str, reason: str) -> str:
+    return f"ledger {ledger} is not moved yet: {reason.removeprefix(f'ledger {ledger}: ')}"
 
 
 def _facts(progress: DrainProgress) -> dict[str, Any]:
@@ -166,7 +170,7 @@ def status_line(plan: BookiePlan) -> str:
     if progress.waiting:
         lines.append(f"  wait for their writers: {', '.join(map(str, progress.waiting))}")
     for ledger, reason in progress.blocked.items():
-        lines.append(f"  ledger {ledger} is not moved yet: {one_line(reason)}")
+        lines.append(f"  {_not_moved(ledger, one_line(reason))}")
     return "\n".join(lines)
 
 

@@ -276,7 +276,7 @@ class ClusterCommands:
             raise ConfigurationError(f"there is no bookie {bookie}")
         before = await cluster.plans().find(bookie)
         if before is not None and before.kind != kind and not before.is_over(now_ms):
-            raise ConfigurationError(f"bookie {bookie} is in {before.kind} by {before.who}: end that first")
+            raise ConfigurationError(before.refusal)
         plan = BookiePlan(bookie, kind, who, now_ms, now_ms + seconds * 1000 if seconds else 0, reason)
         await cluster.plans().set(plan)
         return plan

@@ -39,7 +39,7 @@ async def begin(
         await set_rate(cluster, bookie, bytes_per_s)
         return plan
     if plan is not None and not plan.is_over(now_ms):
-        raise ConfigurationError(f"bookie {bookie} is in {plan.kind} by {plan.who}: end that first")
+        raise ConfigurationError(plan.refusal)
     await cluster.plans().set(BookiePlan(bookie, DRAIN, who, now_ms, reason=reason, bytes_per_s=bytes_per_s))
     return None
 

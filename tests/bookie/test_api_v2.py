@@ -173,6 +173,9 @@ def check_ledgers(api: Api) -> None:
     ledger = api("GET", "/api/v2/ledgers/2")
     assert (ledger["lastEntryId"], ledger["state"]) == (11, "CLOSED")
     assert "password" not in ledger
+    for query, known in (("ledgers?limt=1", "after, limit"), ("operations?limit=1", "none")):
+        wrong = api("GET", f"/api/v2/{query}", status=400)["error"]["message"]
+        assert wrong.endswith(f"; it takes {known}")
     # A bookie answers a read of entry -1 with the last entry, which does not belong on a page.
     wrong = api("GET", "/api/v2/ledgers/2/entries?after=-2", status=400)["error"]["message"]
     assert wrong == "after must be at least -1"

@@ -311,6 +311,13 @@ def test_settings_win_over_the_file(tmp_path: Path) -> None:
     assert configuration.address.port == 3
 
 
+def test_file_that_is_not_text_is_an_error_in_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "bk_server.conf"
+    path.write_bytes(b"bookiePort=1\n\xff")
+    with pytest.raises(ConfigurationError, match=r"bk_server\.conf' is not UTF-8 text: see its byte 13$"):
+        load(path, [])
+
+
 def test_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.conf' cannot be read: No such file"):
         load(tmp_path / "none.conf", [])

@@ -262,6 +262,7 @@ def test_changes_are_checked_and_secrets_are_not_shown(uri: str, tmp_path: Path)
         assert answer(port, f"{gc}/suspend_compaction")["isMajorGcSuspended"] == "false"
         assert call(port, f"{gc}/suspend_compaction", "PUT", {})[0] == 400
         assert call(port, f"{gc}/suspend_compaction", "PUT")[0] == 400
+        assert call(port, f"{gc}/suspend_compaction", "PUT", ["suspendMajor"])[1] == "the body must be a JSON object\n"
         assert call(port, f"{gc}/resume_compaction")[0] == 404
         assert answer(port, gc, "PUT", {"forceMajor": False, "forceMinor": True}) == (
             f"Triggered GC on BookieServer: {child.id}"
@@ -356,6 +357,8 @@ def test_pages_of_ledgers_and_entries_are_those_of_apaches_bookies(uri: str, tmp
             assert sorted(map(int, found)) == list(range(first, last + 1)), query
         for query in ("&page=2&end_entry_id=5", "&page=1&start_entry_id=1000", "&page=x", f"&page={1 << 31}"):
             assert call(port, read + query)[0] == 500, query
+        beyond = call(port, f"/api/v1/ledger/metadata?ledger_id={1 << 63}")
+        assert beyond[1] == f"ledger_id={1 << 63} must be a whole number from 0 to {(1 << 63) - 1}\n"
         listed = answer(port, "/api/v1/ledger/list?print_metadata=true&page=-3")
         (text,) = listed.values()
         assert text.startswith("BookieMetadataFormatVersion\t3\n"), "as it is stored"

@@ -342,6 +342,7 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_comes() -> N
         (b"/api/v2/%ff", "the path is not UTF-8"),
         (b"/api/v2/ledgers?" + b"a=1&" * 101, "it has more than 100 parameters"),
         (b"http://[/api/v2", "the target cannot be understood"),
+        (b"/api/v1/ledger/delete?ledger_id=1&a=b&ledger%5fid=2", "the parameter 'ledger_id' is given more than once"),
     ],
 )
 def test_a_target_that_cannot_be_read_says_why(target: bytes, why: str) -> None:
@@ -352,7 +353,7 @@ def test_a_target_that_cannot_be_read_says_why(target: bytes, why: str) -> None:
     if target.startswith(b"/api/v2/"):
         assert b"application/json" in headers
         body = json.loads(body)["error"]["message"].encode() + b"\n"
-    assert body.decode() == f"this is not a request: {why}\n"
+    assert body.decode() == f"the request cannot be used: {why}\n"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
             "ledgers": 0,
             "reasons": [],
         }
+        # It was reported as a metadata store that does not answer, and with exit code 10.
+        absent = cluster.uri.replace("/ledgers", "/mistyped")
+        assert absent != cluster.uri
+        assert main(["cluster", "health", "--uri", absent]) == 1
+        assert "/mistyped: check the path in the metadata URI" in capfd.readouterr().err
         assert health("--can-stop", "127.0.0.1:1", code=10)["can_stop"]["reasons"][0]["code"] == "unknown_bookie"
         twice = ["cluster", "health", "--uri", cluster.uri, "--can-stop", holder, "--can-stop", other.id]
         assert main(twice) == 2

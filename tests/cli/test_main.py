@@ -69,6 +69,7 @@ def test_version_is_that_of_the_package(capsys):
         ("ledger list --uri zk://user:hunter2@host:2181/ledgers", ["zk://***@host:2181/ledgers", "saslJaasConfig"]),
         ("local --bookies 0", ["--bookies", "'0'"]),
         ("local --zk-port 70000", ["--zk-port", "'70000'", "a port of 1 to 65535"]),
+        ("cluster autorecovery --rate fast", ["--rate", "'fast'", "'unlimited' or 'configured'"]),
         ("top --metrics-port 0", ["--metrics-port", "'0'", "a port of 1 to 65535"]),
         ("local --set novalue", ["--set", "'novalue'"]),
         ("bookie --config /nowhere/at-all", ["'/nowhere/at-all'", "bk_server.conf"]),

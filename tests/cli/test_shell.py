@@ -79,6 +79,12 @@ def test_wrong_use_ends_with_255_and_one_line(
         assert said in found, (words, found)
         assert found.count("\n") == 1, (words, found)
     assert "listunderreplicated" in shell("help")
+    # As with Apache's shell: the usage of one verb. It printed the usage of all verbs, also for an unknown name.
+    assert shell("help lostbookierecoverydelay").splitlines() == [
+        "bkspark shell lostbookierecoverydelay [-g] [-s SECONDS]",
+        "the command of bkspark: cluster delay [SECONDS]",
+    ]
+    assert "there is no verb 'nonsense'" in shell("help nonsense", 255)
 
 
 def test_bookie_that_says_no_free_bytes_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,15 @@ def test_last_copy_that_answers_forbids_it() -> None:
     assert against("b0", ledger("b0", "b1", quorums=(2, 2)), bookies=silent) == {"last_copy"}
 
 
+def test_copy_of_a_bookie_in_maintenance_does_not_count() -> None:
+    """Two operators each began maintenance of a bookie, and then stopped both."""
+    check = StopCheck("b0", BOOKIES, leaving=("b1",))
+    check.look(7, ledger("b0", "b1", quorums=(2, 2)))
+    check.look(8, ledger("b0", "b2", quorums=(2, 2)))
+    (reason,) = check.reasons()
+    assert (reason.code, "1 ledgers (7)" in reason.text) == ("last_copy", True)
+
+
 def test_copy_that_is_listed_as_missing_does_not_count_though_its_bookie_serves() -> None:
     """A bookie that lost a disk serves again before its ledgers are repaired."""
     check = StopCheck("b0", BOOKIES)

@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.core.metadata import DigestType, Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookieUnavailable, ProtocolError, ReadFailed, RequestTimeout
+from bkspark.errors import AuthenticationFailed, BookieUnavailable, ProtocolError, ReadFailed, RequestTimeout
 from bkspark.ledger.reader import last_entries
 from bkspark.net.connection import AddListener
 from bkspark.net.responses import BAD_DIGEST
@@ -294,6 +294,16 @@ def test_bookie_that_does_not_tell_its_disk_space_is_an_error_that_names_it():
             await channel.disk_space()
 
     play(lambda request: [response(request, 404)], test)
+
+
+def test_bookie_that_refuses_a_client_its_disk_space_says_what_it_may_demand():
+    """`cluster health` showed `status 102` where only TLS was missing."""
+
+    async def test(channel):
+        with pytest.raises(AuthenticationFailed, match="serves only authenticated clients, or only TLS"):
+            await channel.disk_space()
+
+    play(lambda request: [response(request, 502)], test)
 
 
 @pytest.mark.parametrize("status", [403, 501], ids=["no entry", "EIO"])

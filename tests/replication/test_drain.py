@@ -186,13 +186,14 @@ def test_status_says_when_no_process_carries_a_drain_out(at_ms: object, left: in
 
 def test_status_names_the_ledgers_that_wait_and_those_that_are_blocked() -> None:
     """The page says so; the line had their numbers alone."""
-    blocked = {"7": "ledger 7 entry 0 could not be read\nfrom b:1"}
-    progress = {"ledgers": 5, "ledgers_left": 3, "waiting": [3, 4], "blocked": blocked}
+    blocked = {"7": "ledger 7 entry 0 could not be read\nfrom b:1", "8": "ledger 8: no spare bookie"}
+    progress = {"ledgers": 5, "ledgers_left": 4, "waiting": [3, 4], "blocked": blocked}
     lines = status_line(BookiePlan("b:1", "drain", "amy@host", 0, progress=progress)).splitlines()
-    assert "2 wait for their writers; 1 are blocked" in lines[0]
+    assert "2 wait for their writers; 2 are blocked" in lines[0]
     assert lines[1:] == [
         "  wait for their writers: 3, 4",
         "  ledger 7 is not moved yet: ledger 7 entry 0 could not be read\\nfrom b:1",
+        "  ledger 8 is not moved yet: no spare bookie",
     ]
 
 

@@ -54,7 +54,9 @@ def test_copies_of_a_bookie_in_maintenance_are_not_replaced_until_it_ends(
         log = (bookie.dir / "bookie.log").read_text()
         assert re.search(r"audit: \S+@\S+: plan maintenance by \S+ until \S+: new disk", log), log
         # Another plan, or an end of what does not exist, is refused with what there is.
-        assert "is in maintenance" in console.fails(2, "cluster", "quarantine", bookie.id, *at).err
+        refused = console.fails(2, "cluster", "quarantine", bookie.id, *at).err
+        assert f"has a plan, maintenance by {plan['who']}: end it first" in refused
+        assert f"`bkspark cluster maintenance {bookie.id} --end`" in refused
         assert "the plan is maintenance" in console.fails(2, "cluster", "quarantine", bookie.id, "--end", *at).err
         assert "there is no bookie b:1" in console.fails(2, "cluster", "maintenance", "b:1", *at).err
         bookie.stop()
@@ -97,6 +99,23 @@ def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(
         # The restart failed, because it took a plan whose time is over for one in force.
         assert console.json("cluster", "plans", *at) == {"plans": []}
         assert console.json("cluster", "restart", holder, "--despite", "last_copy", *at)["done"] is True
+
+
+def test_maintenance_of_both_bookies_with_the_copies_of_a_ledger_is_refused(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """Each of two operators was allowed to stop one, and then no copy could be read."""
+    with GuestCluster(zookeeper, tmp_path, bookies=3) as cluster:
+        at = ("--uri", cluster.uri)
+        with Client(cluster.uri) as client, client.create(ensemble=2, write_quorum=2, ack_quorum=2) as writer:
+            writer.append(b"two copies")
+            first, second = writer.metadata.fragments[0].bookies
+        console.json("cluster", "maintenance", first, *at)
+        assert "is not in maintenance" in console.fails(10, "cluster", "maintenance", second, *at).err
+        refused = console.records_of(10, "cluster", "health", "--can-stop", second, *at)["can_stop"]
+        assert [each["code"] for each in refused["reasons"]] == ["last_copy"]
+        console.json("cluster", "maintenance", first, "--end", *at)
+        console.json("cluster", "maintenance", second, *at)
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["an operator", "a full disk"])
@@ -194,6 +213,20 @@ def test_rolling_restart_restarts_all_and_writers_go_on(
             assert client.metadata(closed.ledger_id).fragments[0].bookies == ensemble, "no copy was replaced"
         assert console.json("cluster", "plans", *at) == {"plans": []}
         assert _listed(console, cluster.uri) == []
+
+
+def test_restart_names_a_bookie_with_a_plan_before_it_restarts_any(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """It restarted the bookies before this one and then failed, and --dry-run did not mention the plan."""
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
+        first, planned = (bookie.id for bookie in cluster.bookies)
+        at = ("--uri", cluster.uri)
+        console.json("cluster", "quarantine", planned, *at)
+        restart = ("cluster", "restart", first, planned, "--despite", "bookie_readonly", *at)
+        for options in ((), ("--dry-run",)):
+            assert f"`bkspark cluster quarantine {planned} --end`" in console.fails(2, *restart, *options).err
+        assert "it restarts" not in (cluster.bookies[0].dir / "bookie.log").read_text()
 
 
 def test_restart_refuses_where_the_last_copy_would_be_away(

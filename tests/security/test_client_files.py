@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from bkspark.metadata.zookeeper_options import KEYS, read_zookeeper_file
 from bkspark.security import client_keys as sasl
 from bkspark.security.client_keys import read_client_sasl
 from bkspark.tls import client_keys as tls
-from bkspark.tls.client_keys import read_client_file
+from bkspark.tls.client_keys import FILE_VARIABLE, read_client_file
 from bookie_service.settings.keys import APACHE_KEYS, OWN_KEYS
 
 READERS: tuple[Callable[[str], object], ...] = (read_client_file, read_client_sasl, read_zookeeper_file)
@@ -44,6 +47,15 @@ def test_a_misspelt_key_is_an_error_that_names_the_right_one(
     with pytest.raises(ConfigurationError) as caught:
         read(str(file))
     assert str(caught.value) == f"{file}: the key {line.partition('=')[0]!r} does not exist; did you mean {meant}?"
+
+
+def test_an_empty_variable_names_no_file() -> None:
+    """docs/security.md unsets the variable like this. Commands that run the server's package read '.' as the file."""
+    command = [sys.executable, "-m", "bkspark.cli", "cluster", "check", "--set", "replicationRateByBytes=x"]
+    environment = {**os.environ, FILE_VARIABLE: "", "BKSPARK_URI": "zk://127.0.0.1:1/ledgers"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2
+    assert "replicationRateByBytes" in found.stderr
 
 
 def _refusal(read: Callable[[str], object], file: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking.scans import Scans
-from bkspark.errors import AuthenticationFailed, ConfigurationError
+from bkspark.errors import AuthenticationFailed, ConfigurationError, TlsFailed
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.security.digest_md5 import challenge
 from bkspark.security.sasl import (
@@ -99,6 +99,23 @@ def test_client_authenticates_inside_tls(tmp_path: Path, jaas: str, wire_protoco
             peer.add(1, 0, PAYLOADS)
         net = NetOptions(sasl=SaslClientOptions(jaas), tls=client_options(authority))
         assert with_net(bookie.port, net, read_all, wire_protocol) == PAYLOADS
+
+
+@PROTOCOLS
+def test_refused_certificate_is_not_taken_for_a_wrong_password(
+    tmp_path: Path, jaas: str, wire_protocol: WireProtocol
+) -> None:
+    """In TLS 1.3 the bookie refuses it after the client has begun its login. The error spoke of user and password."""
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "other").issue("stranger")
+    options = service_options(
+        tmp_path, tls=listener(authority.issue("bookie"), authority), authentication=by_digest(tmp_path)
+    )
+    with Serving(options) as bookie:
+        net = NetOptions(sasl=SaslClientOptions(jaas), tls=client_options(authority, stranger))
+        refused = rf"^TLS with bookie {ID} failed: the bookie refuses the certificate of this client \(unknown ca\)"
+        with pytest.raises(TlsFailed, match=refused) as caught:
+            with_net(bookie.port, net, connect, wire_protocol)
+    assert "_ssl.c" not in str(caught.value)
 
 
 @PROTOCOLS

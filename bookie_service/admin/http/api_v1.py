@@ -75,7 +75,7 @@ def body_of(request: HttpRequest, status: int = HTTPStatus.BAD_REQUEST) -> Mappi
     except ValueError as error:
         raise HttpError(status, f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise HttpError(status, "No request body.")
+        raise HttpError(status, "No request body." if found is None else "the body must be a JSON object")
     return found
 
 

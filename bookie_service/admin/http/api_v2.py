@@ -1,8 +1,8 @@
 """`/api/v2`: JSON throughout, lists in pages, ids for long work, and an OpenAPI document at `/api/v2/openapi.json`.
 
-Every response is JSON; an error is `{"error": {"status", "message"}}`. Lists come in pages: `after` is the last id of
-the previous page; `next` is the id to pass as `after` for the next page, or null. Ledger ids are 64-bit numbers. Long
-work is answered 202 with an operation, whose state is at `/api/v2/operations/{operation_id}`.
+Every response is JSON; an error is `{"error": {"status", "message"}}`. Lists of ledgers and entries come in pages:
+`after` is the last id of the previous page; `next` is the id to pass as `after` for the next page, or null. Ledger ids
+are 64-bit numbers. Long work is answered 202 with an operation, whose state is at `/api/v2/operations/{operation_id}`.
 """
 
 from __future__ import annotations
@@ -492,6 +492,11 @@ def _check(endpoint: Endpoint, request: HttpRequest) -> None:
         raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must be sent as Content-Type: {JSON}")
     if "{bookie_id}" in endpoint.path:
         usable_bookie(request.query["bookie_id"])
+    for name in request.query:
+        # A misspelt `limit` or `missing` must not return something else.
+        if name not in endpoint.query and f"{{{name}}}" not in endpoint.path:
+            known = f"it takes {', '.join(endpoint.query)}" if endpoint.query else "it takes none"
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"this path has no parameter {name[:40]!r}; {known}")
     for name, schema in endpoint.query.items():
         text = request.query.get(name)
         if text is None:

@@ -257,7 +257,8 @@ class ClusterApi:
     async def set_delay(self, request: HttpRequest) -> HttpResponse:
         seconds = body_of(request, HTTPStatus.NOT_FOUND).get("delay_seconds")
         if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= DELAY_S_MAX:
-            raise HttpError(HTTPStatus.NOT_FOUND, 'Request body must have "delay_seconds", a number of at least 0')
+            wanted = f'"delay_seconds", a whole number from 0 to {DELAY_S_MAX}'
+            raise HttpError(HTTPStatus.NOT_FOUND, f"Request body must have {wanted}")
         await self._cluster.set_recovery_delay_s(seconds)
         audit(request.who, f"set lostBookieRecoveryDelay={seconds}", seconds=seconds)
         return plain(f"Success set lostBookieRecoveryDelay to {seconds}")
@@ -324,7 +325,7 @@ def _ledger_id(request: HttpRequest) -> int:
     text = request.query["ledger_id"]
     ledger_id = ledger_id_of(text)
     if ledger_id is None:
-        raise _not_a_number("ledger_id", text, 0)
+        raise _not_a_number("ledger_id", text, 0, LEDGER_ID_MAX)
     return ledger_id
 
 
@@ -333,7 +334,7 @@ def _number(request: HttpRequest, name: str, default: int, *, least: int, most: 
     text = request.query.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and least <= int(text) <= most):
-        raise _not_a_number(name, text, least)
+        raise _not_a_number(name, text, least, most)
     return int(text)
 
 
@@ -342,9 +343,10 @@ def _page(request: HttpRequest) -> int:
     return max(0, _number(request, "page", 0, least=-PAGES_MAX, most=PAGES_MAX))
 
 
-def _not_a_number(name: str, text: str, least: int) -> HttpError:
+def _not_a_number(name: str, text: str, least: int, most: int) -> HttpError:
     """Return an error with Apache's status."""
-    return HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}={text[:40]} must be a number of at least {least}")
+    why = f"{name}={text[:40]} must be a whole number from {least} to {most}"
+    return HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, why)
 
 
 def _space(free: int, total: int) -> str:

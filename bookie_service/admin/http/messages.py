@@ -16,6 +16,7 @@ from bkspark.security.roles import Role
 PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
 JSON_ERRORS = "/api/v2"
+_API = "/api/"
 QUERY_PARAMETERS_MAX = 100
 _ID_DIGITS_MAX = len(str(LEDGER_ID_MAX))
 
@@ -88,7 +89,7 @@ class HttpResponse:
 
 
 def target_of(target: str) -> tuple[str, dict[str, str]]:
-    """Return (path, query parameters) of a request target. The first value of a repeated parameter counts.
+    """Return (path, query parameters) of a request target. Only a path of the API refuses a repeated parameter.
 
     Raises:
         ValueError: it is not such a target; the message says why.
@@ -107,6 +108,9 @@ def target_of(target: str) -> tuple[str, dict[str, str]]:
         raise ValueError(f"it has more than {QUERY_PARAMETERS_MAX} parameters") from None
     query: dict[str, str] = {}
     for name, value in pairs:
+        if name in query and path.startswith(_API):
+            # A proxy may read the other value, and a request may delete a ledger.
+            raise ValueError(f"the parameter {name[:40]!r} is given more than once")
         query.setdefault(name, value)
     return path, query
 

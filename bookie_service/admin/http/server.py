@@ -240,7 +240,7 @@ class _Connection(asyncio.Protocol):
         try:
             path, query = target_of(target)
         except ValueError as error:
-            return failed(target, HttpError(HTTPStatus.BAD_REQUEST, f"this is not a request: {error}"))
+            return failed(target, HttpError(HTTPStatus.BAD_REQUEST, f"the request cannot be used: {error}"))
         who = f"http:{self._peer}"
         try:
             caller = self._access.caller(self._peer, headers, self._certificate)
