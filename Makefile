@@ -42,6 +42,9 @@ OLDEST_SPARK := 4.0.*
 TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
   room=$$(awk '/^MemAvailable/ { print int($$2 / 1500000) }' /proc/meminfo 2>/dev/null); \
   most=$$((cores + 2 < $${room:-2} ? cores + 2 : $${room:-2})); echo $$((most > 2 ? most : 2)))
+# Few tests of `make check` wait, and each process takes three seconds of processor time before its first test.
+CHECK_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
+  echo $$((cores + 1 < $(TEST_PROCESSES) ? cores + 1 : $(TEST_PROCESSES))))
 # tests/conftest.py says in which order the processes get the tests.
 DISTRIBUTE := --dist loadgroup --no-loadscope-reorder
 BIN := $(VENV)/bin
@@ -72,7 +75,7 @@ FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/
 # `lint` has read all pages and programs for plain English. Neither it nor `typecheck` uses a second core.
 check: install
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint typecheck
-	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) $(DISTRIBUTE) \
+	$(BIN)/python -m pytest --quiet --numprocesses $(CHECK_PROCESSES) $(DISTRIBUTE) \
 	  -m "not cluster and not spark and not interop and not slow" \
 	  --deselect tests/test_plain_english.py::test_what_people_read_is_plain $(PYTEST_ARGS) $(FAST_TESTS)
 
