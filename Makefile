@@ -42,6 +42,11 @@ OLDEST_SPARK := 4.0.*
 TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
   room=$$(awk '/^MemAvailable/ { print int($$2 / 1500000) }' /proc/meminfo 2>/dev/null); \
   most=$$((cores + 2 < $${room:-2} ? cores + 2 : $${room:-2})); echo $$((most > 2 ? most : 2)))
+# Few tests of `make check` wait, and each process takes three seconds of processor time before its first test.
+CHECK_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); \
+  echo $$((cores + 1 < $(TEST_PROCESSES) ? cores + 1 : $(TEST_PROCESSES))))
+# tests/conftest.py says in which order the processes get the tests.
+DISTRIBUTE := --dist loadgroup --no-loadscope-reorder
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -70,14 +75,14 @@ FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/
 # `lint` has read all pages and programs for plain English. Neither it nor `typecheck` uses a second core.
 check: install
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint typecheck
-	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadgroup \
+	$(BIN)/python -m pytest --quiet --numprocesses $(CHECK_PROCESSES) $(DISTRIBUTE) \
 	  -m "not cluster and not spark and not interop and not slow" \
 	  --deselect tests/test_plain_english.py::test_what_people_read_is_plain $(PYTEST_ARGS) $(FAST_TESTS)
 
 # An -m in PYTEST_ARGS replaces the one of these targets.
 test test-long test-all: install
 	@$(BIN)/python -m tests.interop.build
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(TIER) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) $(DISTRIBUTE) $(TIER) $(PYTEST_ARGS)
 
 test: TIER := -m "not long"
 test-long: TIER := -m long

@@ -17,6 +17,7 @@ class, the field, the value, and what would be right.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import types
 import typing
@@ -74,17 +75,22 @@ def required(least: float, most: float, unit: str = "") -> Any:
 
 def bounds_of(options: type, name: str) -> Bounds | None:
     """Return the bounds of a field; None if it is not a number."""
-    field: dataclasses.Field[Any] = {it.name: it for it in dataclasses.fields(options)}[name]
-    bounds: Bounds | None = field.metadata.get(_BOUNDS)
+    bounds: Bounds | None = _field(options, name).metadata.get(_BOUNDS)
     return bounds
 
 
 def default_of(options: type, name: str) -> Any:
     """Return the default of a field; None if it has no default."""
-    field: dataclasses.Field[Any] = {it.name: it for it in dataclasses.fields(options)}[name]
+    field = _field(options, name)
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
+
+
+@functools.cache
+def _field(options: type, name: str) -> dataclasses.Field[Any]:
+    """Return a field by its name; a bookie asks for each of some hundred when it reads its configuration."""
+    return {it.name: it for it in dataclasses.fields(options)}[name]
 
 
 def check(options: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import tiers, warm_starts
+from tests import arrangement, tiers, warm_starts
 
 if TYPE_CHECKING:
     from bkspark.cli.zookeeper_process import ZooKeeperProcess
@@ -33,6 +33,8 @@ _PROCESSES_OF = {
 _GROUPS = ("real_cluster", "spark", "interop", "cluster")
 """Tests that share such processes form groups (`_group`), by the first of these kinds that they need. The tests of a
 group run in one of the test runner's processes."""
+_DEAR = (*_GROUPS, "slow")
+"""Markers of tests that cost seconds. Each of them that is in no group is handed out alone."""
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
 """Folders of statistical search and of long runs: all of their tests are slow."""
 _PROGRAMS = {
@@ -65,8 +67,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     config.stash[tiers.COLLECTED] = tiers.sort(items)
     if hasattr(config, "workerinput"):
-        # One of several processes: a long test that comes last keeps one of them busy while the others have ended.
-        items.sort(key=lambda item: not any(map(item.get_closest_marker, (*_GROUPS, "slow"))))
+        arrangement.arrange(items, _DEAR)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Search for no garbage while tests are collected: nearly all that is made then stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

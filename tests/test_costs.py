@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.costs import Cost, read, tables
 
 TESTS = """
@@ -21,6 +23,7 @@ def test_that_starts_a_process():
 """
 
 
+@pytest.mark.slow
 def test_processor_time_of_the_test_and_of_its_processes_is_counted(tmp_path: Path) -> None:
     file, out = tmp_path / "test_some.py", tmp_path / "costs.jsonl"
     file.write_text(TESTS)

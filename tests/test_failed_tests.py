@@ -14,6 +14,7 @@ from tests.failed_tests import CACHE, REPEATED_MAX
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("failed", "code"), [(0, 1), (1, 0), (REPEATED_MAX, 0), (REPEATED_MAX + 1, 1)])
 def test_a_few_failed_tests_are_named_for_another_run(tmp_path: Path, failed: int, code: int) -> None:
     (tmp_path / "test_numbers.py").write_text(
@@ -34,6 +35,7 @@ def test_a_few_failed_tests_are_named_for_another_run(tmp_path: Path, failed: in
         assert len(json.loads((tmp_path / CACHE).read_text())) == failed
 
 
+@pytest.mark.slow
 def test_failed_test_of_a_group_is_the_only_one_that_runs_once_more(tmp_path: Path) -> None:
     """pytest-xdist names it with its group, which `--last-failed` does not know: then it would run every test."""
     (tmp_path / "test_numbers.py").write_text(

@@ -45,6 +45,7 @@ def bench() -> Bench:
     return Bench()
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_kind_makes_few_lines_and_every_line_is_counted(bench: Bench) -> None:
     for number in range(60_000):
         bench.now += 0.001
@@ -77,6 +78,7 @@ def test_kinds_that_a_caller_names_are_kept_apart(bench: Bench) -> None:
     assert len(bench.lines) <= 10
 
 
+@pytest.mark.slow
 def test_very_many_kinds_are_counted_as_one_and_kinds_from_before_are_kept(bench: Bench) -> None:
     """A caller whose kind a peer can choose must not cost memory and lines for each of its texts."""
     for number in range(60_000):

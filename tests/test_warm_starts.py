@@ -19,7 +19,10 @@ from tests import warm_starts
 from tests.planting import changed
 from tests.polling import wait_until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="all processes start as usual there")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="all processes start as usual there"),
+    pytest.mark.slow,
+]
 
 FACTS = [sys.executable, "-m", "tests.own_facts", "one", "two words"]
 

@@ -303,7 +303,7 @@ def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
     return found[source.sample(range(len(found)), 1)[0]]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])
 def test_replacements_are_those_of_the_rule_that_looks_at_each_choice_by_itself(monkeypatch, seed):
     source = random.Random(seed)
     rule, compared = placement._best_places, []

@@ -124,6 +124,7 @@ def test_draws_are_of_their_kind_for_any_bytes() -> None:
         assert len(draw.octets(3)) == 3
 
 
+@pytest.mark.long(reason="to import the instrumented product takes 12 s of processor time; .ci/run has the command run")
 def test_command_prints_one_json_object(tmp_path: Path) -> None:
     """In a process of its own: libFuzzer ends with the exit handlers of whatever else this one has imported."""
     arguments = ["--target", "format-mark", "--executions", "2000", "--processes", "1", "--json"]

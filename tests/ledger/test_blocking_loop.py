@@ -139,12 +139,14 @@ def ended(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_generator_that_is_in_a_with_block_at_exit_does_not_hang_the_interpreter():
     """The loop's thread has ended when the interpreter closes it, and the end of the block waited for that thread."""
     done = ended(IN_A_BLOCK_AT_EXIT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
+@pytest.mark.slow
 def test_blocking_call_at_exit_is_an_error_and_does_not_hang_the_interpreter():
     done = ended(CALL_AT_EXIT)
     assert done.returncode == 0

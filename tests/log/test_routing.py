@@ -313,6 +313,7 @@ async def test_positions_of_what_was_routed_stay_valid(logs: Logs) -> None:
     assert (await (await logs.store.snapshot("a")).ledgers())[:2] == before
 
 
+@pytest.mark.slow
 @in_logs("a", "b")
 async def test_a_delta_stays_small_however_many_commits_there_are(logs: Logs) -> None:
     for number in range(0, 600, 2):
@@ -379,6 +380,7 @@ async def test_a_routed_log_can_be_deleted_and_made_again(logs: Logs) -> None:
     assert await logs.content() == {"a": [3], "b": [2, 4]}
 
 
+@pytest.mark.slow
 def test_too_many_logs_are_refused_before_anything_is_published() -> None:
     async def run() -> None:
         names = [f"{number:04d}" + "x" * 190 for number in range(1_800)]

@@ -136,6 +136,7 @@ def test_entries_before_the_first_mark_have_no_time() -> None:
     assert Timeline(timeline.marks, (4, 7)).first_at(201) == (4, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_pages_of_a_range_and_of_a_time_are_enough(seed: int) -> None:
     index, pages, _ = filled(9_000, seed)

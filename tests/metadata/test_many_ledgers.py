@@ -50,6 +50,7 @@ def peak_bytes(test: Callable[[], Awaitable[None]]) -> int:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_ten_million_ids_are_listed_with_memory_for_one_leaf() -> None:
     async def test() -> None:
         ledgers = LedgerStore(await made_up_tree(TEN_MILLION), MetadataUri.parse(URI))
@@ -62,6 +63,7 @@ def test_ten_million_ids_are_listed_with_memory_for_one_leaf() -> None:
     assert peak_bytes(test) < 4 * MIB
 
 
+@pytest.mark.slow
 def test_garbage_collection_beside_ten_million_ledgers_holds_its_own_ids_only() -> None:
     own = np.arange(0, 2 * TEN_MILLION, 20, dtype=np.int64)  # a million, of which the upper half is deleted
 
@@ -93,6 +95,7 @@ def test_garbage_collection_beside_ten_million_ledgers_holds_its_own_ids_only() 
     assert reason.startswith("500000 of 1000000 ledgers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asks_json", [False, True])
 def test_ledger_list_prints_while_it_lists(monkeypatch: pytest.MonkeyPatch, asks_json: bool) -> None:
     class Counter(io.TextIOBase):
@@ -134,6 +137,7 @@ def test_ledger_list_prints_while_it_lists(monkeypatch: pytest.MonkeyPatch, asks
         assert (written.lines, written.last[-7:]) == (300_000, "299999\n")
 
 
+@pytest.mark.slow
 def test_operators_http_list_is_sent_in_pieces() -> None:
     async def test() -> None:
         ledgers = LedgerStore(await made_up_tree(100_000), MetadataUri.parse(URI))
