@@ -186,6 +186,13 @@ def test_committed_ones_are_seen_aborted_ones_are_not_and_open_ones_stop_the_rea
     assert found.stop is None
 
 
+def test_first_message_of_an_open_transaction_stops_the_reader_not_its_last() -> None:
+    found = Transactions()
+    found.take(decoded(single(Message(b"p")), of_transaction(1), of_transaction(1)))
+    found.take(decode_entries(EntryBatch.of([of_transaction(1)], 8, 0)))
+    assert found.stop == EntryPosition(7, 1)
+
+
 def test_oldest_open_transaction_stops_the_reader_not_the_first_that_was_seen() -> None:
     found = Transactions()
     found.take(decoded(of_transaction(1), of_transaction(2), of_transaction(1), marker(22, (0, 1))))

@@ -15,8 +15,10 @@ from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar import topic as topics
 from bkspark.pulsar.metadata import COMPACTED_LEDGER, EntryPosition
 from bkspark.pulsar.names import TopicName, encoded
+from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.topic import COMPACTION, PulsarStore
 from tests.ledger.in_process import URI, InProcessCluster, run
+from tests.pulsar.entries import Message, single
 
 TOPIC = TopicName.parse("clicks")
 NODE = f"{TOPIC.managed_ledger_path}/{encoded('s')}"
@@ -202,5 +204,40 @@ def test_versions_of_a_schema_that_bookies_do_not_have_are_left_out(tmp_path: Pa
         empty, found = await brokers.ledger(), await brokers.closed(schema())
         await put_locator(brokers, index(0, lost), index(1, empty.ledger_id), index(2, found))
         assert sorted(await brokers.store.schemas(TOPIC, brokers.client)) == [2]
+
+    with_brokers(tmp_path, test)
+
+
+# ---- snapshots of transactions ----
+
+
+async def put_snapshots(brokers: Brokers, *ledger_ids: int) -> None:
+    info = formats.ManagedLedgerInfo()
+    for ledger_id in ledger_ids:
+        info.ledgerInfo.add(ledgerId=ledger_id, entries=1, size=1, timestamp=1)
+    path = TopicName.parse("__transaction_buffer_snapshot").managed_ledger_path
+    await brokers.put(path, info.SerializeToString())
+
+
+def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        one, two = TopicName.parse("one"), TopicName.parse("two")
+        await put_snapshots(brokers, await brokers.closed(single(Message(b"", str(one)))))
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        for _ in range(2):
+            assert await snapshots.among(brokers.store, [one, two]) == [one]
+
+    with_brokers(tmp_path, test)
+
+
+def test_every_topic_may_have_transactions_once_a_snapshot_cannot_be_read(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        one, two = TopicName.parse("one"), TopicName.parse("two")
+        gone, kept = await brokers.closed(b"x"), await brokers.closed(single(Message(b"", str(one))))
+        await brokers.client.delete(gone)
+        await put_snapshots(brokers, gone, kept)
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        for _ in range(2):
+            assert await snapshots.among(brokers.store, [one, two]) == [one, two]
 
     with_brokers(tmp_path, test)

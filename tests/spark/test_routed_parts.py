@@ -102,6 +102,14 @@ def test_an_attempt_has_few_ledgers_open_at_a_time(cluster, client, monkeypatch)
     assert ledgers == {"a": 2, "b": 2, "c": 2}
 
 
+def test_log_whose_ledger_was_used_lately_keeps_it(cluster, client, monkeypatch) -> None:
+    monkeypatch.setattr(routed_write, "OPEN_MAX", 2)
+    monkeypatch.setattr(routed_write, "COLLECTED_BYTES", 1)
+    sink = Sink(cluster, client, inlineBytes="0")
+    result = sink.write(*(sink.batch((b"%d" % number, log)) for number, log in enumerate("abaca")))
+    assert {each.log.removeprefix(sink.prefix): len(each.ledgers) for each in result.logs} == {"a": 1, "b": 1, "c": 1}
+
+
 def test_an_attempt_holds_little_for_its_report_however_many_logs_it_has(cluster, client) -> None:
     sink = Sink(cluster, client, inlineBytes="1k")
     logs = [f"{number}" for number in range(60)]

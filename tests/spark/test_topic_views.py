@@ -74,6 +74,14 @@ def test_unread_rest_of_a_ledger_that_is_gone_is_lost_though_an_older_one_is_the
     assert topic.first_after(at(1, 0)) is None
 
 
+def test_last_ledger_that_is_listed_as_empty_is_looked_at() -> None:
+    """Entries may have come since it was listed; before others it stays empty."""
+    ledgers = tuple(ListedLedger(ledger_id, count, count, CLOSED_MS) for ledger_id, count in [(3, 0), (4, 2), (5, 0)])
+    listed = TopicList.of(TOPIC, ManagedLedger(ledgers))
+    assert [each.ledger_id for each in listed.closed] == [3, 4]
+    assert [each.ledger_id for each in listed.others] == [5]
+
+
 async def _bounds(topic: TopicView) -> tuple[Position, MessageId | None, Position, MessageId | None]:
     return *await topic.wanted_start(), *await topic.wanted_end()
 
