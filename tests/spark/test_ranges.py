@@ -5,6 +5,7 @@ import random
 import pytest
 
 from bkspark.errors import ConfigurationError
+from bkspark.ledger.reader import LedgerTimes
 from bkspark.log.positions import Position
 from bkspark.spark import ranges
 from bkspark.spark.options import SourceOptions
@@ -205,3 +206,19 @@ def test_as_many_tasks_as_allowed_are_made(monkeypatch):
 def test_part_of_few_bytes_is_not_taken_for_one_without_bytes():
     assert [each.size for each in cut([EntryRange(0, 7, 0, 3, 1)], 0, 2)] == [1]
     assert [each.size for each in cut([EntryRange(0, 7, 0, 3, 0)], 0, 2)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_wanted"),
+    [
+        ({"endingTimestamp": "7"}, False),
+        ({"endingTimestamp": "8"}, True),
+        ({"startingTimestamp": "9"}, True),
+        ({"startingTimestamp": "10"}, False),
+        ({"startingTimestamp": "8", "endingTimestamp": "9"}, True),
+    ],
+)
+def test_time_of_a_read_holds_its_beginning_and_not_its_end(given, is_wanted):
+    """The ledger was created at 7 and closed at 9."""
+    options = SourceOptions.parse({"uri": "zk://127.0.0.1:1/ledgers", "ledgers": "7", **given}).for_batch_read()
+    assert ReadPlanner(None, options)._is_in_time(LedgerTimes(7, 9)) == is_wanted
