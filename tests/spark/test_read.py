@@ -347,6 +347,17 @@ def test_trigger_trusts_nothing_that_the_one_before_it_found(cluster, client, lo
     assert fourth == [100]
 
 
+@pytest.mark.admission_control
+def test_batch_with_another_end_than_the_trigger_found_is_planned_from_the_present_state(cluster, client, log):
+    append(client, log, 0, 1)
+    stream = BookKeeperStreamReader(VALUE, options(cluster, log, startingOffsets="earliest"))
+    start = stream.initialOffset()
+    stream.latestOffset(start)
+    append(client, log, 2, 3)
+    end = BookKeeperStreamReader(VALUE, options(cluster, log)).latestOffset(start)
+    assert rows(stream, stream.partitions(start, end)) == [0, 1, 2, 3]
+
+
 def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
     """Only while nothing says that they may be dead: time, other addresses, or a task that ended early."""
     addresses = {bookie.id: run(lambda id=bookie.id: _address(client, id)) for bookie in cluster.bookies}
@@ -468,6 +479,22 @@ def test_what_no_bookie_has_any_more_is_left_out_only_where_loss_is_allowed(clus
     assert left(has, lost, lost) == [0, 1, 2, 3, *others]
     assert left(lost, lost, lost) == others
     assert left(has, has, has, end_entry=15) == [*range(10), *others]
+
+
+def test_last_entries_of_all_bookies_say_whether_a_striped_ledger_goes_on(cluster, client):
+    """The last entry alone says it of its own bookies: others may have the entries before."""
+    striped = ledger(client, range(10), ensemble=3, write_quorum=1, ack_quorum=1)
+    reader = BookKeeperReader(
+        VALUE, SourceOptions.parse({"uri": cluster.uri, "ledgers": str(striped), "failOnDataLoss": "false"})
+    )
+    (partition,) = reader.partitions()
+    (read,) = partition.reads
+    (fragment,) = read.metadata.fragments
+    first, second, third = fragment.bookies
+    # The bookies of entries 0, 3, 6, 9 and 2, 5, 8 are exchanged, so that neither has what it is asked for.
+    exchanged = replace(read.metadata, fragments=(Fragment(0, (third, second, first)),))
+    partition.reads = (replace(read, metadata=exchanged),)
+    assert rows(reader, [partition]) == [1, 4, 7]
 
 
 def test_abandoned_read_ends_its_connections(cluster, client, log):
