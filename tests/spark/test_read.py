@@ -379,6 +379,20 @@ def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
     assert used(addresses) is not channel
 
 
+def test_connections_that_another_task_left_meanwhile_are_closed(cluster, client):
+    """Two tasks of one process may overlap: only the connections of the one that ends last are kept."""
+    bookie = cluster.bookies[0].id
+    addresses = {bookie: run(lambda: _address(client, bookie))}
+    with task_pool(addresses, NetOptions()) as outer:
+        kept = run(lambda: outer.channel(bookie))
+        with task_pool(addresses, NetOptions()) as inner:
+            left = run(lambda: inner.channel(bookie))
+            assert left is not kept
+        assert left.lost is None
+    assert left.lost is not None
+    assert kept.lost is None
+
+
 def test_old_connections_are_not_taken_over(cluster, client, monkeypatch):
     bookie = cluster.bookies[0].id
     addresses = {bookie: run(lambda: _address(client, bookie))}
@@ -479,22 +493,6 @@ def test_what_no_bookie_has_any_more_is_left_out_only_where_loss_is_allowed(clus
     assert left(has, lost, lost) == [0, 1, 2, 3, *others]
     assert left(lost, lost, lost) == others
     assert left(has, has, has, end_entry=15) == [*range(10), *others]
-
-
-def test_last_entries_of_all_bookies_say_whether_a_striped_ledger_goes_on(cluster, client):
-    """The last entry alone says it of its own bookies: others may have the entries before."""
-    striped = ledger(client, range(10), ensemble=3, write_quorum=1, ack_quorum=1)
-    reader = BookKeeperReader(
-        VALUE, SourceOptions.parse({"uri": cluster.uri, "ledgers": str(striped), "failOnDataLoss": "false"})
-    )
-    (partition,) = reader.partitions()
-    (read,) = partition.reads
-    (fragment,) = read.metadata.fragments
-    first, second, third = fragment.bookies
-    # The bookies of entries 0, 3, 6, 9 and 2, 5, 8 are exchanged, so that neither has what it is asked for.
-    exchanged = replace(read.metadata, fragments=(Fragment(0, (third, second, first)),))
-    partition.reads = (replace(read, metadata=exchanged),)
-    assert rows(reader, [partition]) == [1, 4, 7]
 
 
 def test_abandoned_read_ends_its_connections(cluster, client, log):
