@@ -10,6 +10,7 @@ from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import Entries, decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import EntryPosition
+from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
 from bkspark.pulsar.transactions import Transactions
 from tests.pulsar.entries import Message, chunked, marker, single
 
@@ -242,3 +243,14 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
 def test_what_is_not_a_message_id_is_refused(value: object) -> None:
     with pytest.raises(ValueError):
         MessageId.parse(value)
+
+
+def test_bytes_of_a_message_id_are_signed_or_not() -> None:
+    octets = MessageIdData(ledgerId=16383, entryId=128).SerializeToString()
+    assert 255 in octets
+    signed = [each - 256 if each > 127 else each for each in octets]
+    for given in (list(octets), signed, octets):
+        assert MessageId.parse(given) == MessageId(16383, 128)
+    for wrong in (256, -129):
+        with pytest.raises(ValueError, match="is not a list of bytes"):
+            MessageId.parse([wrong])
