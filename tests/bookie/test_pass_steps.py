@@ -265,3 +265,15 @@ def test_rewritten_logs_are_counted_with_the_bytes_that_they_free(tmp_path: Path
         assert bench.holds(1, range(10))
 
     with_collector(bench, OFTEN, test)
+
+
+def test_ledgers_that_are_written_between_passes_are_not_noted(tmp_path: Path) -> None:
+    """Otherwise every ledger of a bookie would be noted, from the first pass on."""
+    bench = Bench(tmp_path)
+
+    async def test(clocked: Clocked) -> None:
+        await clocked.collector.run_pass(False)
+        bench.store.watch.note({5})
+        assert bench.store.watch.unwritten([5]) == [5]
+
+    with_collector(bench, OFTEN, test)

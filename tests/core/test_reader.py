@@ -64,6 +64,17 @@ def test_slow_replica_is_asked_beside_the_next_and_the_faster_one_becomes_the_fi
     assert [group.next_replica() for _ in range(4)] == ["b2", "b3", "b1", None]
 
 
+def test_error_is_that_of_the_entry_that_is_missing_and_not_of_one_before_it():
+    group = GroupRead(5, np.arange(2), ["b1", "b2"])
+    assert [group.next_replica(), group.next_replica()] == ["b1", "b2"]
+    group.on_failure(ReadFailed("of the first entry"))
+    group.on_entries("b2", 1)
+    assert [group.next_replica(), group.next_replica()] == ["b2", "b1"]
+    group.on_failure(ReadFailed("of the second entry"))
+    group.on_failure(NOT_THERE)
+    assert "of the second entry" in str(group.error())
+
+
 def test_absence_is_certain_only_when_slow_replicas_have_said_so_too():
     group = GroupRead(5, np.arange(1), ["b1", "b2"])
     assert [group.next_replica() for _ in range(3)] == ["b1", "b2", None]

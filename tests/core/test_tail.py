@@ -297,6 +297,14 @@ def test_looks_that_fail_are_repeated_with_pauses_until_the_patience_is_over():
     assert LIMITS.patience_ns < ended - now < LIMITS.patience_ns + 2 * LIMITS.look_ns
 
 
+def test_looks_are_rare_again_once_one_has_succeeded():
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    tail.on_metadata_changed(0)
+    assert ticks(tail.on_refresh_failed(AWAY, 0, may_pass=True)) == [LIMITS.pause_ns_min]
+    assert ticks(tail.on_refreshed(tail.metadata, 3, SECOND)) == [LIMITS.look_ns]
+
+
 def test_tail_lives_on_bookies_alone_while_the_metadata_store_is_away():
     """Its writer does not notice the store's absence either."""
     tail = Tail(metadata_of(), 3)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bkspark.entries import EntryBatch
+from bkspark.pulsar import chunks
 from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import Entries, decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import EntryPosition
+from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
 from bkspark.pulsar.transactions import Transactions
 from tests.pulsar.entries import Message, chunked, marker, single
 
@@ -37,6 +39,51 @@ def test_chunk_sent_again_is_passed_over_and_first_one_begins_again() -> None:
     one = chunked(Message(b"abc"), 1)
     assert gathered(ChunkGatherer(), decoded(one[0], one[1], one[1], one[2], one[2])) == [b"abc"]
     assert gathered(ChunkGatherer(), decoded(one[0], one[1], *one)) == [b"abc"]
+
+
+def test_message_that_is_sent_whole_again_is_a_second_message() -> None:
+    one = chunked(Message(b"abc"), 1)
+    assert gathered(ChunkGatherer(), decoded(*one, *one)) == [b"abc", b"abc"]
+
+
+def test_message_of_exactly_the_limit_of_incomplete_ones_is_whole_and_its_bytes_are_given_back() -> None:
+    gatherer = ChunkGatherer(octets_max=9)
+    for value in (b"a" * 9, b"z" * 9):
+        assert gathered(gatherer, decoded(*chunked(Message(value), 3))) == [value]
+        assert gatherer.held_bytes == 0
+
+
+def test_only_the_latest_incomplete_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "LATEST_MAX", 2)
+    one, two, three = (chunked(Message(b"ab"), 1, number) for number in (1, 2, 3))
+    gatherer = ChunkGatherer()
+    assert gathered(gatherer, decoded(one[0], two[0], three[0])) == []
+    assert gatherer.held_bytes == 2
+    assert gathered(gatherer, decoded(two[1], three[1])) == [b"ab", b"ab"]
+    with pytest.raises(ValueError, match="only 1 are stored"):
+        gathered(gatherer, decoded(one[1]))
+
+
+def test_only_the_latest_complete_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "LATEST_MAX", 2)
+    one, two, three = (chunked(Message(b"ab"), 1, number) for number in (1, 2, 3))
+    gatherer = ChunkGatherer()
+    assert gathered(gatherer, decoded(*one, *two, *three, two[1], three[1])) == [b"ab"] * 3
+    with pytest.raises(ValueError, match="only 1 are stored"):
+        gathered(gatherer, decoded(one[1]))
+
+
+def test_chunks_before_the_first_one_are_of_an_earlier_message_of_that_name() -> None:
+    """A search backwards ends at the first chunk: what lies before it was sent by the producer before."""
+    earlier, later = chunked(Message(b"abc"), 1), chunked(Message(b"xyz"), 1)
+    gatherer, entries = ChunkGatherer(), decoded(earlier[1], later[0], later[2])
+    uuid = gatherer.take(entries, 2)
+    assert uuid is not None
+    for row in (1, 0):
+        gatherer.take_earlier(entries, row, uuid)
+    assert not gatherer.lacks(uuid)
+    with pytest.raises(ValueError, match="only 2 are stored"):
+        gatherer.join(uuid)
 
 
 def test_message_whose_head_is_missing_is_malformed_until_it_is_found_earlier() -> None:
@@ -140,6 +187,13 @@ def test_committed_ones_are_seen_aborted_ones_are_not_and_open_ones_stop_the_rea
     assert found.stop is None
 
 
+def test_first_message_of_an_open_transaction_stops_the_reader_not_its_last() -> None:
+    found = Transactions()
+    found.take(decoded(single(Message(b"p")), of_transaction(1), of_transaction(1)))
+    found.take(decode_entries(EntryBatch.of([of_transaction(1)], 8, 0)))
+    assert found.stop == EntryPosition(7, 1)
+
+
 def test_oldest_open_transaction_stops_the_reader_not_the_first_that_was_seen() -> None:
     found = Transactions()
     found.take(decoded(of_transaction(1), of_transaction(2), of_transaction(1), marker(22, (0, 1))))
@@ -189,3 +243,14 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
 def test_what_is_not_a_message_id_is_refused(value: object) -> None:
     with pytest.raises(ValueError):
         MessageId.parse(value)
+
+
+def test_bytes_of_a_message_id_are_signed_or_not() -> None:
+    octets = MessageIdData(ledgerId=16383, entryId=128).SerializeToString()
+    assert 255 in octets
+    signed = [each - 256 if each > 127 else each for each in octets]
+    for given in (list(octets), signed, octets):
+        assert MessageId.parse(given) == MessageId(16383, 128)
+    for wrong in (256, -129):
+        with pytest.raises(ValueError, match="is not a list of bytes"):
+            MessageId.parse([wrong])

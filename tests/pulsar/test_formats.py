@@ -164,3 +164,42 @@ def test_partitions_policies_and_schemas_are_read_and_anything_else_is_refused()
     ):
         with pytest.raises(MetadataFormat):
             decode(b"[", "/p")
+
+
+def test_most_partitions_that_there_may_be_are_counted() -> None:
+    most = metadata.PARTITIONS_MAX
+    assert metadata.decode_partitions(b'{"partitions": %d}' % most, "/p") == most
+    with pytest.raises(MetadataFormat, match="is not a number of partitions"):
+        metadata.decode_partitions(b'{"partitions": %d}' % (most + 1), "/p")
+
+
+def test_ledger_is_listed_once() -> None:
+    info = formats.ManagedLedgerInfo()
+    info.ledgerInfo.add(ledgerId=3)
+    info.ledgerInfo.add(ledgerId=3)
+    with pytest.raises(MetadataFormat, match="its ledgers do not ascend"):
+        metadata.decode_managed_ledger(info.SerializeToString(), "/t")
+
+
+@pytest.mark.parametrize(("complete", "deleted"), [(False, False), (True, False), (False, True), (True, True)])
+def test_ledger_is_on_bookies_unless_its_copy_is_complete_and_they_deleted_it(complete: bool, deleted: bool) -> None:
+    info = formats.ManagedLedgerInfo()
+    offload = info.ledgerInfo.add(ledgerId=3).offloadContext
+    offload.complete, offload.bookkeeperDeleted = complete, deleted
+    (listed,) = metadata.decode_managed_ledger(info.SerializeToString(), "/t").ledgers
+    assert listed.is_on_bookies == (not (complete and deleted))
+    assert (listed.offload is not None) == complete
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "keeps"), [(0, 0, False), (10, 0, True), (0, 10, True), (-1, 0, True), (0, -1, True)]
+)
+def test_retention_by_time_or_by_size_keeps_what_was_acknowledged(minutes: int, megabytes: int, keeps: bool) -> None:
+    policies = {"retention_policies": {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}}
+    assert metadata.has_retention(json.dumps(policies).encode(), "/p") == keeps
+
+
+@pytest.mark.parametrize("suffix", ["01", "00", "-1", "1x"])
+def test_number_that_no_broker_writes_names_no_partition(suffix: str) -> None:
+    topic = TopicName.parse(f"clicks-partition-{suffix}")
+    assert (topic.partition, topic.whole) == (-1, topic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bkspark.pulsar import slices
 from bkspark.pulsar.slices import RUN_MIN, binary_array
 
 DATA = np.random.default_rng(5).integers(0, 256, 20_000, np.uint8)
@@ -50,3 +51,12 @@ def test_slice_beyond_the_data_is_an_error():
     starts = len(DATA) - 25 * np.arange(200, 0, -1) + 10
     with pytest.raises(ValueError, match="broadcast"):
         binary_array(DATA.data, starts, starts + 20)
+
+
+def test_array_has_as_many_bytes_as_its_offsets_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "ARROW_DATA_BYTES_MAX", 4)
+    data = memoryview(b"abcdef")
+    found = binary_array(data, np.array([1, 3]), np.array([3, 5]))
+    assert found.to_pylist() == [b"bc", b"de"]
+    with pytest.raises(ValueError, match="5 bytes of payload do not fit one Arrow array"):
+        binary_array(data, np.array([1, 3]), np.array([3, 6]))

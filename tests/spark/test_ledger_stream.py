@@ -205,6 +205,23 @@ def test_named_ledgers_must_exist_and_are_cut_to_the_named_entries(cluster: Clus
 
 
 @pytest.mark.admission_control
+def test_ledger_is_finished_when_its_named_entries_were_read_though_it_is_open(
+    cluster: Cluster, client: Client, team: str
+) -> None:
+    one = ledger(client, team, *range(3), close=False)
+    append(one, 3)  # tells of those before it
+    given = {"uri": cluster.uri, "startingOffsets": "earliest", "ledgers": f"{one.ledger_id}:0-1"}
+    reader = LedgerStreamReader(VALUE, SourceOptions.parse(given))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert [batch["value"].to_pylist() for each in reader.partitions(start, end) for batch in reader.read(each)] == [
+        ["0", "1"]
+    ]
+    assert (end["finished"], end["ledgers"]) == ([[one.ledger_id] * 2], {})
+    one.close()
+
+
+@pytest.mark.admission_control
 def test_the_checkpoint_of_another_selection_is_refused(cluster: Cluster, client: Client, team: str) -> None:
     ledger(client, team, 1)
     stream = Followed(cluster, client, team)

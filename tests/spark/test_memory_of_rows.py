@@ -19,7 +19,7 @@ from bkspark.spark.formats.decoding import CELLS_MAX, MalformedMode
 from bkspark.spark.formats.registry import decoder_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead
-from bkspark.spark.read import joined
+from bkspark.spark.read import BATCH_BYTES, joined
 from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topics import TopicFacts
 from bkspark.wire.digest import DigestType
@@ -84,6 +84,14 @@ def test_a_large_batch_is_not_copied_because_a_small_one_comes_before_it():
     assert sum(each.num_rows for each in found) == 10 + (1 << 17)
     assert found[0].num_rows == 10
     assert found[1].column(0).buffers()[1].address == large.column(0).buffers()[1].address
+
+
+def test_large_batches_are_cut_into_equal_parts_but_never_below_a_row():
+    row = pa.record_batch({"x": pa.array([bytes(3 * BATCH_BYTES)])})
+    assert [each.num_rows for each in joined(iter([row, row]))] == [1, 1]
+    five = pa.record_batch({"x": pa.array([bytes(2 * BATCH_BYTES // 5)] * 5)})
+    assert [each.num_rows for each in joined(iter([five]))] == [3, 2]
+    assert list(joined(iter([]))) == []
 
 
 # ---- topics ----

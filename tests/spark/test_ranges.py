@@ -5,7 +5,9 @@ import random
 import pytest
 
 from bkspark.errors import ConfigurationError
+from bkspark.ledger.reader import LedgerTimes
 from bkspark.log.positions import Position
+from bkspark.spark import ranges
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import (
@@ -16,9 +18,11 @@ from bkspark.spark.ranges import (
     advance,
     at_least,
     between,
+    cut,
     fair_share,
     partition_count,
     share,
+    tasks,
 )
 
 
@@ -189,3 +193,32 @@ def test_read_of_too_many_tasks_is_refused_before_they_are_made(given, size):
     planner = ReadPlanner(None, options)
     with pytest.raises(ConfigurationError, match=r"ledger 7 has 4611686018427387904 of them.*raise maxPartitionBytes"):
         asyncio.run(planner.partitions([EntryRange(0, 7, 0, 1 << 62, size)]))
+
+
+def test_as_many_tasks_as_allowed_are_made(monkeypatch):
+    monkeypatch.setattr(ranges, "TASKS_MAX", 3)
+    (entries,) = between([closed(0, 10)], at(0, 0), at(0, 10))
+    assert len(tasks([entries], 1 << 20, 3, None, 1)) == 3
+    with pytest.raises(ConfigurationError, match="the read would have 4 tasks, and 3 are the most"):
+        tasks([entries], 1 << 20, 4, None, 1)
+
+
+def test_part_of_few_bytes_is_not_taken_for_one_without_bytes():
+    assert [each.size for each in cut([EntryRange(0, 7, 0, 3, 1)], 0, 2)] == [1]
+    assert [each.size for each in cut([EntryRange(0, 7, 0, 3, 0)], 0, 2)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_wanted"),
+    [
+        ({"endingTimestamp": "7"}, False),
+        ({"endingTimestamp": "8"}, True),
+        ({"startingTimestamp": "9"}, True),
+        ({"startingTimestamp": "10"}, False),
+        ({"startingTimestamp": "8", "endingTimestamp": "9"}, True),
+    ],
+)
+def test_time_of_a_read_holds_its_beginning_and_not_its_end(given, is_wanted):
+    """The ledger was created at 7 and closed at 9."""
+    options = SourceOptions.parse({"uri": "zk://127.0.0.1:1/ledgers", "ledgers": "7", **given}).for_batch_read()
+    assert ReadPlanner(None, options)._is_in_time(LedgerTimes(7, 9)) == is_wanted

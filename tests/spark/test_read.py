@@ -347,6 +347,17 @@ def test_trigger_trusts_nothing_that_the_one_before_it_found(cluster, client, lo
     assert fourth == [100]
 
 
+@pytest.mark.admission_control
+def test_batch_with_another_end_than_the_trigger_found_is_planned_from_the_present_state(cluster, client, log):
+    append(client, log, 0, 1)
+    stream = BookKeeperStreamReader(VALUE, options(cluster, log, startingOffsets="earliest"))
+    start = stream.initialOffset()
+    stream.latestOffset(start)
+    append(client, log, 2, 3)
+    end = BookKeeperStreamReader(VALUE, options(cluster, log)).latestOffset(start)
+    assert rows(stream, stream.partitions(start, end)) == [0, 1, 2, 3]
+
+
 def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
     """Only while nothing says that they may be dead: time, other addresses, or a task that ended early."""
     addresses = {bookie.id: run(lambda id=bookie.id: _address(client, id)) for bookie in cluster.bookies}
@@ -366,6 +377,20 @@ def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
         raise RuntimeError("the task failed")
     assert channel.lost is not None
     assert used(addresses) is not channel
+
+
+def test_connections_that_another_task_left_meanwhile_are_closed(cluster, client):
+    """Two tasks of one process may overlap: only the connections of the one that ends last are kept."""
+    bookie = cluster.bookies[0].id
+    addresses = {bookie: run(lambda: _address(client, bookie))}
+    with task_pool(addresses, NetOptions()) as outer:
+        kept = run(lambda: outer.channel(bookie))
+        with task_pool(addresses, NetOptions()) as inner:
+            left = run(lambda: inner.channel(bookie))
+            assert left is not kept
+        assert left.lost is None
+    assert left.lost is not None
+    assert kept.lost is None
 
 
 def test_old_connections_are_not_taken_over(cluster, client, monkeypatch):

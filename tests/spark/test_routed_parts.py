@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
-from bkspark.errors import ConfigurationError, MalformedPayload, VersionPublished
+from bkspark.errors import ConfigurationError, MalformedPayload, SchemaMismatch, VersionPublished
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.store import LogStore
 from bkspark.spark import routed_write
@@ -23,6 +24,7 @@ from tests.cluster import Cluster
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 SCHEMA = StructType().add("value", "binary").add("log", "string")
+OWNER = SegmentOwner("job", "j", None, 0, 0)
 
 
 def batch(*rows: tuple[bytes, str | None]) -> pa.RecordBatch:
@@ -100,6 +102,14 @@ def test_an_attempt_has_few_ledgers_open_at_a_time(cluster, client, monkeypatch)
     assert ledgers == {"a": 2, "b": 2, "c": 2}
 
 
+def test_log_whose_ledger_was_used_lately_keeps_it(cluster, client, monkeypatch) -> None:
+    monkeypatch.setattr(routed_write, "OPEN_MAX", 2)
+    monkeypatch.setattr(routed_write, "COLLECTED_BYTES", 1)
+    sink = Sink(cluster, client, inlineBytes="0")
+    result = sink.write(*(sink.batch((b"%d" % number, log)) for number, log in enumerate("abaca")))
+    assert {each.log.removeprefix(sink.prefix): len(each.ledgers) for each in result.logs} == {"a": 1, "b": 1, "c": 1}
+
+
 def test_an_attempt_holds_little_for_its_report_however_many_logs_it_has(cluster, client) -> None:
     sink = Sink(cluster, client, inlineBytes="1k")
     logs = [f"{number}" for number in range(60)]
@@ -108,6 +118,39 @@ def test_an_attempt_holds_little_for_its_report_however_many_logs_it_has(cluster
     assert 0 < sum(each.entries.payload_bytes for each in held) <= 16 * 1024
     assert all(bool(each.ledgers) != (each.entries is not None) for each in result.logs)
     assert [sink.content(log) for log in logs] == [[bytes(500)]] * 60
+
+
+def test_an_attempt_writes_the_most_rows_of_one_log_to_a_ledger_first(cluster, client) -> None:
+    sink = Sink(cluster, client, inlineBytes="1k")
+    sizes = {f"{number}": 960 - 10 * number for number in range(30)}
+    result = sink.write(sink.batch(*((bytes(size), log) for log, size in sizes.items())))
+    spilled = [each.log.removeprefix(sink.prefix) for each in result.logs if each.ledgers]
+    assert 0 < len(spilled) < 30
+    assert spilled == [f"{number}" for number in range(len(spilled))]
+
+
+def test_rows_are_collected_up_to_a_number_of_bytes(monkeypatch) -> None:
+    one = batch((bytes(100), "a"))
+    monkeypatch.setattr(routed_write, "COLLECTED_BYTES", 2 * one.nbytes)
+    assert [len(collected) for collected in routed_write._collected(iter([one] * 5))] == [2, 2, 1]
+
+
+def test_rows_that_do_not_fit_the_present_schema_of_one_log_are_published_in_none(cluster, client) -> None:
+    sink = Sink(cluster, client)
+    result = sink.destination.write(OWNER, iter([sink.batch((b"1", "a"), (b"2", "b"))]), is_keyed=False)
+    first, second = result.logs
+    results = [replace(result, logs=(first, replace(second, schema="another")))]
+    with pytest.raises(SchemaMismatch, match=f"log {second.log} got another schema"):
+        sink.destination.publish_job(results, "j", is_overwrite=False)
+    assert first.log not in client.logs()
+
+
+def test_abort_asks_only_the_logs_in_which_there_are_ledgers(cluster, client) -> None:
+    """A log whose rows were all in the report does not exist yet."""
+    sink = Sink(cluster, client)
+    result = sink.destination.write(OWNER, iter([sink.batch((b"1", "a"))]), is_keyed=False)
+    assert f"{sink.prefix}a" not in client.logs()
+    sink.destination.discard([result], "j")
 
 
 def test_an_attempt_that_fails_publishes_nothing_and_its_ledgers_are_deleted(cluster, client) -> None:

@@ -293,6 +293,23 @@ def test_topic_that_was_deleted_may_come_back_under_a_stream(
     assert [query.batch(), query.batch()] == ["", "1"]
 
 
+def test_open_transaction_of_a_topic_that_was_deleted_does_not_stop_the_one_that_comes_back(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+        topic.ledger([*numbered(0), single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=1)])
+        query = Query(cluster, topic, startingOffsets="earliest", failOnDataLoss="false")
+        assert query.batch() == "0"
+        topic.delete()
+        assert query.batch() == ""
+        StoredTopic(client, str(topic.name)).ledger(numbered(1))
+        assert [query.batch(), query.batch()] == ["", "1"]
+    finally:
+        snapshots.delete()
+
+
 def test_new_stream_of_a_topic_that_does_not_exist_is_refused(cluster: Cluster, topic: StoredTopic) -> None:
     topic.delete()
     with pytest.raises(NoSuchLog, match="does not exist"):
@@ -370,15 +387,30 @@ def test_start_after_the_end_of_the_open_ledger_is_refused_and_skips_nothing(
 
 
 class ReaderOfSlowTriggers(TopicStreamReader):
-    """Its triggers are a minute apart, by its own clock."""
+    """Its triggers are `seconds` apart, by its own clock."""
 
-    minutes = 0
+    seconds = 60
+    triggers = 0
 
     def _new_planner(self) -> TopicPlanner:
         planner = super()._new_planner()
-        self.minutes += 1
-        planner.now_ms += 60_000 * self.minutes
+        self.triggers += 1
+        planner.now_ms += 1000 * self.seconds * self.triggers
         return planner
+
+
+def test_time_for_which_entries_are_unconfirmed_begins_with_the_last_of_them(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.ledger(numbered(0), is_open=True)
+    reader = ReaderOfSlowTriggers(SCHEMA, SourceOptions.parse({"uri": cluster.uri, "topic": str(topic.name)}))
+    reader.seconds = 40
+    start = reader.initialOffset()
+    for entries, warnings in ((1, 0), (2, 0), (2, 0), (2, 1)):
+        if topic.writer.last_entry < entries:
+            topic.writer.append(numbered(entries)[0])
+        reader.latestOffset(start, ReadAllAvailable())
+        assert sum("are not confirmed yet" in record.message for record in caplog.records) == warnings
 
 
 def test_entries_that_stay_unconfirmed_are_reported_once_with_what_brokers_must_set(

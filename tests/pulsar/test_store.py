@@ -1,0 +1,243 @@
+"""What is stored of topics, read on real bookies in this process: partitions, subscriptions and schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkspark.client import Client, LedgerReader, LedgerWriter
+from bkspark.errors import NoSuchLog
+from bkspark.metadata.memory import MemoryTree
+from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.pulsar import topic as topics
+from bkspark.pulsar.metadata import COMPACTED_LEDGER, EntryPosition
+from bkspark.pulsar.names import TopicName, encoded
+from bkspark.pulsar.snapshots import SnapshotKeys
+from bkspark.pulsar.topic import COMPACTION, PulsarStore
+from tests.ledger.in_process import URI, InProcessCluster, run
+from tests.pulsar.entries import Message, single
+
+TOPIC = TopicName.parse("clicks")
+NODE = f"{TOPIC.managed_ledger_path}/{encoded('s')}"
+
+
+class Brokers:
+    """What brokers store: nodes in the metadata store, and entries on a bookie."""
+
+    def __init__(self, cluster: InProcessCluster) -> None:
+        self.cluster = cluster
+        self.client = cluster.client()
+        self.tree: MemoryTree = cluster.store.session()
+        self.store = PulsarStore(self.tree)
+
+    async def put(self, path: str, data: bytes = b"") -> None:
+        await self.tree.create(path, data, make_parents=True)
+
+    async def ledger(self, *entries: bytes) -> LedgerWriter:
+        """Return the writer of a ledger that is left open; its last entry is not confirmed."""
+        writer = await self.client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        for entry in entries:
+            await writer.append(entry)
+        return writer
+
+    async def closed(self, *entries: bytes) -> int:
+        writer = await self.ledger(*entries)
+        await writer.close()
+        return writer.ledger_id
+
+
+def with_brokers(directory: Path, test: Callable[[Brokers], Awaitable[None]]) -> None:
+    async def call(cluster: InProcessCluster) -> None:
+        await test(Brokers(cluster))
+
+    run(directory, call, bookies=1)
+
+
+def cursor(ledger_id: int, entry_id: int, **properties: int) -> bytes:
+    """Return the node of a subscription whose state is in a ledger; -1: in the node itself."""
+    found = formats.ManagedCursorInfo(cursorsLedgerId=ledger_id, markDeleteLedgerId=9, markDeleteEntryId=entry_id)
+    for name, value in properties.items():
+        found.properties.add(name=name, value=value)
+    return bytes(found.SerializeToString())
+
+
+def acknowledged(entry_id: int) -> bytes:
+    """Return the entry of a cursor's ledger after this entry of ledger 9 was acknowledged."""
+    return bytes(formats.PositionInfo(ledgerId=9, entryId=entry_id).SerializeToString())
+
+
+def test_partitions_are_numbered_below_their_count(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.put(TOPIC.partitions_path, b'{"partitions": 2}')
+        assert await brokers.store.partitions(TOPIC) == [TOPIC.of_partition(0), TOPIC.of_partition(1)]
+        assert await brokers.store.partitions(TOPIC.of_partition(1)) == [TOPIC.of_partition(1)]
+        with pytest.raises(NoSuchLog, match="clicks-partition-2 does not exist"):
+            await brokers.store.partitions(TOPIC.of_partition(2))
+
+    with_brokers(tmp_path, test)
+
+
+def test_namespaces_are_those_with_persistent_topics(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        for path in ("t/n/persistent/a", "old/c/n/persistent/a", "old/c/n2/non-persistent/a"):
+            await brokers.put(f"/managed-ledgers/{path}")
+        found = await brokers.store.namespaces()
+        assert sorted(each.namespace_path for each in found) == ["old/c/n", "t/n"]
+
+    with_brokers(tmp_path, test)
+
+
+def test_cursor_is_read_from_its_ledger_though_that_is_the_first_of_the_cluster_and_open(tmp_path: Path) -> None:
+    """The last entry counts although it is not confirmed: otherwise the cursor lags by one acknowledgement."""
+
+    async def test(brokers: Brokers) -> None:
+        writer = await brokers.ledger(acknowledged(3), acknowledged(4))
+        assert writer.ledger_id == 0
+        await brokers.put(NODE, cursor(0, 1))
+        found = await brokers.store.subscription(TOPIC, "s", brokers.client)
+        assert found is not None
+        assert found.cursor.mark_delete == EntryPosition(9, 4)
+        await writer.close()
+        found = await brokers.store.subscription(TOPIC, "s", brokers.client)
+        assert found is not None
+        assert found.cursor.mark_delete == EntryPosition(9, 4)
+
+    with_brokers(tmp_path, test)
+
+
+class ClientBesideABroker(Client):
+    """Before it opens a ledger, a broker closes the cursor: it writes the node, and then deletes the ledger."""
+
+    brokers: Brokers
+
+    async def open(self, ledger_id: int, *arguments: Any, **named: Any) -> LedgerReader:
+        await self.brokers.tree.set(NODE, cursor(-1, 7), -1)
+        await self.brokers.client.delete(ledger_id)
+        return await super().open(ledger_id, *arguments, **named)
+
+
+def test_cursor_that_is_closed_while_it_is_read_is_the_one_of_its_node_then(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)), 1))
+        client = ClientBesideABroker(URI, tree=brokers.cluster.store.session())
+        client.brokers = brokers
+        try:
+            found = await brokers.store.subscription(TOPIC, "s", client)
+        finally:
+            await client.close()
+        assert found is not None
+        assert found.cursor.mark_delete == EntryPosition(9, 7)
+
+    with_brokers(tmp_path, test)
+
+
+def test_topic_that_was_not_compacted_has_no_compacted_ledger(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        path = f"{TOPIC.managed_ledger_path}/{COMPACTION}"
+        assert await brokers.store.compacted_ledger(TOPIC, brokers.client) is None
+        await brokers.put(path, cursor(-1, 1))
+        assert await brokers.store.compacted_ledger(TOPIC, brokers.client) is None
+        await brokers.tree.set(path, cursor(-1, 1, **{COMPACTED_LEDGER: -1}), -1)
+        assert await brokers.store.compacted_ledger(TOPIC, brokers.client) is None
+        await brokers.tree.set(path, cursor(-1, 1, **{COMPACTED_LEDGER: 0}), -1)
+        assert await brokers.store.compacted_ledger(TOPIC, brokers.client) == 0
+
+    with_brokers(tmp_path, test)
+
+
+# ---- schemas ----
+
+
+def index(version: int, ledger_id: int) -> formats.IndexEntry:
+    position = formats.SchemaPosition(ledgerId=ledger_id, entryId=0)
+    return formats.IndexEntry(version=version, position=position, hash=b"")
+
+
+def schema(*before: formats.IndexEntry) -> bytes:
+    """Return the entry of one version, of type STRING; `before`: where other versions are."""
+    info = formats.SchemaInfo(schema_id="s", user="", type=2, schema=b"", timestamp=1)
+    entry = formats.SchemaEntry(schema_data=info.SerializeToString())
+    entry.index.extend(before)
+    return bytes(entry.SerializeToString())
+
+
+async def put_locator(brokers: Brokers, *versions: formats.IndexEntry) -> None:
+    locator = formats.SchemaLocator(index=versions)
+    locator.info.CopyFrom(versions[-1])
+    await brokers.put(TOPIC.schema_path, locator.SerializeToString())
+
+
+def test_versions_of_a_schema_that_name_each_other_are_read_once(tmp_path: Path) -> None:
+    """No broker writes a circle, but a damaged store may have one."""
+
+    async def test(brokers: Brokers) -> None:
+        one, two = await brokers.ledger(), await brokers.ledger()
+        await one.append(schema(index(1, two.ledger_id)))
+        await two.append(schema(index(0, one.ledger_id)))
+        last = await brokers.closed(schema(index(0, one.ledger_id)))
+        await put_locator(brokers, index(2, last))
+        assert sorted(await brokers.store.schemas(TOPIC, brokers.client)) == [0, 1, 2]
+
+    with_brokers(tmp_path, test)
+
+
+def test_no_more_versions_of_a_schema_are_read_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "SCHEMA_VERSIONS_MAX", 2)
+
+    async def test(brokers: Brokers) -> None:
+        await put_locator(brokers, *[index(version, await brokers.closed(schema())) for version in range(3)])
+        assert sorted(await brokers.store.schemas(TOPIC, brokers.client)) == [1, 2]
+
+    with_brokers(tmp_path, test)
+
+
+def test_versions_of_a_schema_that_bookies_do_not_have_are_left_out(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        lost = await brokers.closed(schema())
+        (bookie,) = brokers.cluster.bookies
+        await bookie.stop()
+        bookie.wipe()
+        await bookie.start()
+        empty, found = await brokers.ledger(), await brokers.closed(schema())
+        await put_locator(brokers, index(0, lost), index(1, empty.ledger_id), index(2, found))
+        assert sorted(await brokers.store.schemas(TOPIC, brokers.client)) == [2]
+
+    with_brokers(tmp_path, test)
+
+
+# ---- snapshots of transactions ----
+
+
+async def put_snapshots(brokers: Brokers, *ledger_ids: int) -> None:
+    info = formats.ManagedLedgerInfo()
+    for ledger_id in ledger_ids:
+        info.ledgerInfo.add(ledgerId=ledger_id, entries=1, size=1, timestamp=1)
+    path = TopicName.parse("__transaction_buffer_snapshot").managed_ledger_path
+    await brokers.put(path, info.SerializeToString())
+
+
+def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        one, two = TopicName.parse("one"), TopicName.parse("two")
+        await put_snapshots(brokers, await brokers.closed(single(Message(b"", str(one)))))
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        for _ in range(2):
+            assert await snapshots.among(brokers.store, [one, two]) == [one]
+
+    with_brokers(tmp_path, test)
+
+
+def test_every_topic_may_have_transactions_once_a_snapshot_cannot_be_read(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        one, two = TopicName.parse("one"), TopicName.parse("two")
+        gone, kept = await brokers.closed(b"x"), await brokers.closed(single(Message(b"", str(one))))
+        await brokers.client.delete(gone)
+        await put_snapshots(brokers, gone, kept)
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        for _ in range(2):
+            assert await snapshots.among(brokers.store, [one, two]) == [one, two]
+
+    with_brokers(tmp_path, test)

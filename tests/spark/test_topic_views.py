@@ -1,0 +1,163 @@
+"""Positions and transactions of one topic as the driver sees them: which ones are of the topic, and what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.errors import ConfigurationError
+from bkspark.log.positions import Position
+from bkspark.pulsar.message_ids import MessageId
+from bkspark.pulsar.metadata import EntryPosition, ListedLedger, ManagedLedger
+from bkspark.pulsar.names import TopicName
+from bkspark.pulsar.topic import PulsarStore
+from bkspark.pulsar.transactions import Transactions
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.ranges import ReadableSegment
+from bkspark.spark.topic_ledgers import TopicList
+from bkspark.spark.topic_view import TopicView
+from tests.ledger.in_process import InProcessCluster, run
+from tests.pulsar.entries import Message, marker, single
+from tests.spark.topic_reads import numbered
+
+TOPIC = TopicName.parse("clicks")
+CLOSED_MS = 1_000_000
+
+
+class Look:
+    """A look at a topic by a client."""
+
+    def __init__(self, client: Client, now_ms: int = 0, **given: object) -> None:
+        self.client = client
+        self.now_ms = now_ms
+        options = {"uri": "zk://a:1/ledgers", "topic": str(TOPIC)} | {name: str(value) for name, value in given.items()}
+        self.options = SourceOptions.parse(options)
+
+    async def store(self) -> PulsarStore:
+        return PulsarStore(await self.client.tree())
+
+    def owner_of(self, ledger_id: int) -> TopicName | None:
+        return None
+
+
+def view(look: Look, counts: Iterable[tuple[int, int]], *, open_entries: int | None = None) -> TopicView:
+    """Return a topic with closed ledgers (id, number of entries), and perhaps one after them that is open."""
+    ledgers = [ListedLedger(ledger_id, count, count, CLOSED_MS) for ledger_id, count in counts]
+    more = []
+    if open_entries is not None:
+        last = ledgers[-1].ledger_id + 1
+        ledgers.append(ListedLedger(last, None, None, None))
+        more.append(ReadableSegment(last, last, open_entries, open_entries, False, str(TOPIC)))
+    listed = TopicList.of(TOPIC, ManagedLedger(tuple(ledgers)))
+    return TopicView(look, TOPIC, listed, listed.closed.with_open(more))
+
+
+def at(ledger_id: int, entry_id: int) -> Position:
+    return Position(ledger_id, ledger_id, entry_id)
+
+
+@pytest.fixture
+def client() -> Client:
+    """A client of no cluster: what is asked here is answered from lists."""
+    return Client("zk://a:1/ledgers")
+
+
+def test_unread_rest_of_a_ledger_that_is_gone_is_lost_though_an_older_one_is_there(client: Client) -> None:
+    """Only an empty ledger is dropped from the middle, and a position in it is its beginning."""
+    topic = view(Look(client), [(3, 2), (7, 2)])
+    assert topic.first_after(at(5, 0)) == at(7, 0)
+    assert topic.first_after(at(9, 0)) == at(7, 2)
+    assert topic.first_after(at(5, 1)) is None
+    assert topic.first_after(at(1, 0)) is None
+
+
+def test_last_ledger_that_is_listed_as_empty_is_looked_at() -> None:
+    """Entries may have come since it was listed; before others it stays empty."""
+    ledgers = tuple(ListedLedger(ledger_id, count, count, CLOSED_MS) for ledger_id, count in [(3, 0), (4, 2), (5, 0)])
+    listed = TopicList.of(TOPIC, ManagedLedger(ledgers))
+    assert [each.ledger_id for each in listed.closed] == [3, 4]
+    assert [each.ledger_id for each in listed.others] == [5]
+
+
+async def _bounds(topic: TopicView) -> tuple[Position, MessageId | None, Position, MessageId | None]:
+    return *await topic.wanted_start(), *await topic.wanted_end()
+
+
+def bounds(look: Look, *counts: tuple[int, int], open_entries: int | None = None) -> tuple[object, ...]:
+    """Return where the options let a read begin and end."""
+    coroutine = _bounds(view(look, counts, open_entries=open_entries))
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        found: tuple[object, ...] = done.value
+        return found
+    raise AssertionError("it waits for nothing")
+
+
+def test_read_may_begin_at_the_end_and_not_after_it(client: Client) -> None:
+    assert bounds(Look(client, startingOffsets="4:2"), (3, 2), open_entries=2)[0] == at(4, 2)
+    with pytest.raises(ConfigurationError, match="ends before: use latest"):
+        bounds(Look(client, startingOffsets="4:3"), (3, 2), open_entries=2)
+
+
+def test_first_message_of_a_batch_ends_a_read_before_the_second(client: Client) -> None:
+    found = bounds(Look(client, endingOffsets="3:1:-1:0"), (3, 2), (4, 2))
+    assert found[2:] == (at(3, 2), MessageId(3, 1, 0))
+    whole = bounds(Look(client, endingOffsets="3:1"), (3, 2), (4, 2))
+    assert whole[2:] == (at(3, 2), None)
+
+
+@pytest.mark.parametrize(("moment_ms", "first"), [(CLOSED_MS + 1000, 3), (CLOSED_MS + 1001, 4)])
+def test_ledger_may_hold_a_message_as_late_as_the_slack_after_its_close(
+    client: Client, moment_ms: int, first: int
+) -> None:
+    look = Look(client, startingTimestamp=moment_ms, publishTimeSlack="1s")
+    assert bounds(look, (3, 2), open_entries=2)[0] == at(first, 0)
+
+
+def test_ledger_in_which_a_read_ends_is_not_read_further_than_that(client: Client) -> None:
+    """The list may have an earlier end than the ledger, but a position in it says where this read ends."""
+    topic = view(Look(client), [(3, 2), (4, 2)])
+    topic.ranges(at(3, 0), at(4, 2))
+    assert topic.is_read_out(3, 2)
+    assert not topic.is_read_out(3, 1)
+    assert not topic.is_read_out(4, 2)
+
+
+def test_first_ledger_is_where_a_subscription_begins_that_has_acknowledged_nothing_of_it(client: Client) -> None:
+    topic = view(Look(client), [(3, 2), (5, 2)])
+    assert topic.after(EntryPosition(3, -1)) == at(3, 0)
+    assert topic.after(EntryPosition(3, 0)) == at(3, 1)
+    assert topic.after(EntryPosition(3, 1)) == at(5, 0)
+    assert topic.after(EntryPosition(2, 9)) == at(3, 0)
+    assert topic.after(EntryPosition(4, 9)) == at(5, 0)
+
+
+def of(number: int) -> bytes:
+    """Return a message of a transaction."""
+    return single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=number)
+
+
+def test_transactions_are_scanned_to_a_ledgers_own_end_and_after_one_that_is_gone(tmp_path: Path) -> None:
+    """A list may have an earlier end than the ledger: readers go on to its own end, where the marker may be."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        counts = []
+        for entries in ([of(1), of(2), marker(22, (0, 1))], numbered(0), [of(3), marker(22, (0, 2))]):
+            writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+            await writer.append_many(entries)
+            await writer.close()
+            counts.append((writer.ledger_id, len(entries)))
+        await client.delete(counts[1][0])
+        first, *others = counts
+        topic = view(Look(client), [(first[0], first[1] - 1), *others])
+        found = Transactions()
+        await topic.scan_transactions(found, topic.start)
+        assert sorted(found.aborted) == [(0, 1), (0, 2)]
+        assert topic.end == at(others[1][0], 0)
+
+    run(tmp_path, test, bookies=1)
