@@ -27,7 +27,7 @@ class RulesFile:
         """Return the rules in the file. Raises ConfigurationError if it cannot be used."""
         self._stamp = self._look()
         try:
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", opener=_without_waiting) as file:
                 mode = os.fstat(file.fileno()).st_mode
                 data = file.read(RULES_BYTES_MAX + 1) if stat.S_ISREG(mode) else b""
         except OSError as error:
@@ -54,3 +54,8 @@ class RulesFile:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe without a writer, too, which is refused then."""
+    return os.open(path, flags | os.O_NONBLOCK)

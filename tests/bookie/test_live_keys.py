@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,14 @@ def test_value_that_the_file_cannot_have_changes_nothing(tmp_path: Path) -> None
     with pytest.raises(ConfigurationError):
         keys.reload("test")
     assert applied == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_not_a_file_is_not_read_again(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Reading a pipe waits for its writer, and the bookie would answer no request meanwhile."""
+    make(tmp_path / "conf")
+    with pytest.raises(ConfigurationError, match=r"--config '.*conf' is not a file, and cannot be read again"):
+        LiveKeys(configure({}), tmp_path / "conf", {}).reload("test")
 
 
 @pytest.mark.parametrize("reference", ["${passwd}", "${env:BKSPARK_PASSWORD}", "${nothing:-x}", "1${passwd}"])

@@ -236,6 +236,10 @@ def test_file_that_cannot_be_used_is_named_with_line_and_remedy(tmp_path: Path) 
         RulesFile(str(path)).read()
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         RulesFile(str(tmp_path)).read()
+    os.mkfifo(path)
+    with pytest.raises(ConfigurationError, match=f"authorizationRulesFile={path}: it is not a file"):
+        RulesFile(str(path)).read()
+    path.unlink()
     path.write_text("* read *\n* raed *\n")
     with pytest.raises(ConfigurationError, match=f"={path}: line 2: 'raed' is not a right: it must be read"):
         RulesFile(str(path)).read()
