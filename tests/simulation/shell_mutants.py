@@ -30,21 +30,23 @@ def _mutant(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]
 
 MUTANTS = (
     _mutant("reads do not fence", "P01: recovery reads carry no fence", shells.recovery_reads_do_not_fence),
-    _mutant("first request", "the first request of a recovery does not fence", shells.first_request_does_not_fence, 90),
-    _mutant("error is negative", "P26: EIO counts as 'no such entry'", shells.error_is_negative, 60),
+    _mutant(
+        "first request", "the first request of a recovery does not fence", shells.first_request_does_not_fence, 115
+    ),
+    _mutant("error is negative", "P26: EIO counts as 'no such entry'", shells.error_is_negative, 140),
     _mutant("unknown is negative", "'unknown ledger state' counts as negative", shells.unknown_state_is_negative, 80),
     _mutant("refusal is negative", "TOOMANYREQUESTS to a fence counts as negative", shells.refusal_is_negative),
     _mutant("damage is negative", "P37: a damaged entry counts as negative", shells.damaged_entry_is_negative, 360),
     _mutant("error covers", "P10: a fence answered EIO counts", shells.fence_answered_with_an_error_counts),
     _mutant("rewritten as an owner", "P34: write-backs lack the recovery flag", shells.rewritten_as_an_owner),
-    _mutant("moving LAC", "X1: rewritten entries carry a moving LAC", shells.rewritten_with_a_moving_lac, 55),
+    _mutant("moving LAC", "X1: rewritten entries carry a moving LAC", shells.rewritten_with_a_moving_lac, 500),
     _mutant("length from zero", "the length of rewritten entries begins at 0", shells.rewritten_length_begins_at_zero),
     _mutant("rewriting not awaited", "recovery goes on before write-backs are done", shells.rewriting_not_awaited, 10),
     _mutant("changes forgotten", "recovery's ensembles are not published", shells.changes_of_recovery_forgotten),
-    _mutant("taken in", "recovery closes before a new bookie is connected", shells.taken_in_bookie_not_awaited, 150),
-    _mutant("no length", "what the last entry says of the length is not read", shells.length_of_no_answer, 130),
-    _mutant("lost write: recovery", "a lost CAS counts as done", shells.recovery_takes_a_lost_write_for_done, 55),
-    _mutant("lost write: owner", "a lost CAS counts as done", shells.owner_takes_a_lost_write_for_done, 380),
+    _mutant("taken in", "recovery closes before a new bookie is connected", shells.taken_in_bookie_not_awaited, 370),
+    _mutant("no length", "what the last entry says of the length is not read", shells.length_of_no_answer, 385),
+    _mutant("lost write: recovery", "a lost CAS counts as done", shells.recovery_takes_a_lost_write_for_done, 245),
+    _mutant("lost write: owner", "a lost CAS counts as done", shells.owner_takes_a_lost_write_for_done, 10_330),
     _mutant("dropped link", "answers on a dropped link count for another", shells.answers_of_a_dropped_link),
     _mutant(
         "loss not reported", "the core does not hear of a lost connection", shells.lost_connection_not_reported, 275
@@ -52,7 +54,7 @@ MUTANTS = (
     _mutant("backlog forgotten", "what waits for a connection is lost", shells.backlog_forgotten),
     _mutant("close too early", "close does not wait for connections", shells.close_does_not_wait_for_connections, 95),
     _mutant("last not sent", "striped: the last entry for a slot is not sent", shells.last_of_chosen_entries_not_sent),
-    _mutant("no ticks", "the core's clock does not tick", shells.silence_not_noticed, 690),
+    _mutant("no ticks", "the core's clock does not tick", shells.silence_not_noticed, 950),
     _mutant("LAC too high", "entries carry the last id before theirs as LAC", shells.lac_sent_too_high, 20),
     _mutant("LAC never sent", "entries carry -1 as LAC", shells.lac_never_sent),
     _mutant("LAC one late", "entries carry a LAC one too low", shells.lac_sent_one_late),
@@ -64,12 +66,12 @@ MUTANTS = (
     _mutant("LAC heard last", "a reader takes the LAC heard last", shells.reader_takes_the_lac_heard_last),
     _mutant("LAC falls", "a reader takes the LAC of its last look alone", shells.refreshed_lac_may_fall),
     _mutant("one answer", "a reader takes the LAC of the first bookie", shells.reader_is_content_with_one_answer, 50),
-    _mutant("failure covers: reader", "X3: an answer that failed covers", shells.failed_answer_covers_a_reader, 292),
+    _mutant("failure covers: reader", "X3: an answer that failed covers", shells.failed_answer_covers_a_reader, 735),
     _mutant("moved entries", "a reader does not look where entries moved", shells.moved_entries_not_looked_for),
-    _mutant("one replica", "a reader asks no second replica", shells.one_replica_asked, 25),
-    _mutant("rest of a span", "a span that was read in part counts as read", shells.rest_of_a_span_forgotten, 314),
-    _mutant("stripes mixed", "entries of a striped ledger change places", shells.striped_entries_out_of_order, 8),
-    _mutant("no digests", "digests are not checked", shells.digests_not_checked, 155),
+    _mutant("one replica", "a reader asks no second replica", shells.one_replica_asked, 50),
+    _mutant("rest of a span", "a span that was read in part counts as read", shells.rest_of_a_span_forgotten, 355),
+    _mutant("stripes mixed", "entries of a striped ledger change places", shells.striped_entries_out_of_order, 20),
+    _mutant("no digests", "digests are not checked", shells.digests_not_checked, 175),
     _mutant("last entry believed", "the last entry has no digest checked", shells.last_entry_believed),
 )
 

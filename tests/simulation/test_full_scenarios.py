@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from bkspark.client import Client
-from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, LedgerFenced
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
@@ -199,6 +199,27 @@ def test_answers_of_a_replaced_bookie_count_for_nothing() -> None:
             return was_acknowledged, (await writer.close()).last_entry
 
     assert on_cluster(3, write) == (False, 2)
+
+
+def test_owner_whose_new_bookies_a_recovery_forestalls_acknowledges_nothing_more() -> None:
+    """Metadata do not name the bookie that it would have taken in, so a recovery does not ask it for the entry."""
+
+    async def write(cluster: Cluster) -> str:
+        ledgers = LedgerStore(cluster.store.session(), MetadataUri.parse(URI))
+        async with Client(URI, tree=cluster.session()) as client:
+            writer = await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            await writer.append(b"acknowledged")
+            stored = await ledgers.read(writer.ledger_id)
+            in_recovery = replace(stored.metadata, state=LedgerState.IN_RECOVERY)
+            await ledgers.write(writer.ledger_id, in_recovery, stored.version)
+            cluster.bookie(stored.metadata.last_fragment.bookies[0]).add_error = Status.EIO
+            try:
+                await writer.append(b"lost, if it is acknowledged")
+            except LedgerFenced:
+                return "fenced"
+            return "acknowledged"
+
+    assert on_cluster(3, write) == "fenced"
 
 
 def test_last_entry_that_does_not_match_its_digest_tells_no_lac() -> None:
