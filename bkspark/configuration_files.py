@@ -32,15 +32,18 @@ LISTS = frozenset(
 _INCLUDE, _INCLUDE_OPTIONAL = "include", "includeoptional"
 
 
-def read(path: Path, option: str = "--config") -> tuple[dict[str, str], list[str]]:
+def read(path: Path, option: str = "--config", *, is_read_again: bool = False) -> tuple[dict[str, str], list[str]]:
     """Return the keys and values of a file, and a line for each ignored value.
 
     Args:
         option: the option that names the file, for messages.
+        is_read_again: a pipe, such as a shell's `<(...)`, is refused: reading waits until a program writes to it again.
 
     Raises:
         ConfigurationError: the file, or one that it includes, cannot be read or understood. The message names it.
     """
+    if is_read_again and path.exists() and not path.is_file():
+        raise ConfigurationError(f"{option} {str(path)!r} is not a file, and cannot be read again")
     values: dict[str, str] = {}
     notes = []
     for key, value in _pairs(path, f"{option} {str(path)!r}", 0):

@@ -83,11 +83,8 @@ class LiveKeys:
         Raises:
             ConfigurationError: the file cannot be read, or has an unusable value. Nothing is changed.
         """
-        if self._path is not None and self._path.exists() and not self._path.is_file():
-            # A pipe, such as a shell's <(...), would block the bookie until a program writes to it.
-            raise ConfigurationError(f"--config {str(self._path)!r} is not a file, and cannot be read again")
         before = self.configuration.values
-        values = {} if self._path is None else read(self._path)[0]
+        values = {} if self._path is None else read(self._path, is_read_again=True)[0]
         values = {**values, **self._settings}
         differing = {key for key in {*before, *values} if before.get(key) != values.get(key)}
         configure(values)
