@@ -136,7 +136,7 @@ class EntryDigest:
         sizes = np.diff(offsets)
         headers = np.empty(count, _HEADER)
         headers["ledger"] = batch.ledger_id
-        headers["entry"] = np.arange(batch.first_entry, batch.first_entry + count)
+        headers["entry"] = np.arange(count) + batch.first_entry
         headers["lac"] = lac
         headers["length"] = offsets[1:] - offsets[0] + length_before
         header_rows = headers.view(np.uint8).reshape(count, HEADER_BYTES)
