@@ -53,7 +53,7 @@ class TurnLimits:
     shared_seconds: float = bounded(2.0, 0.0, YEARS_S, "seconds")
     queue_seconds: float = bounded(0.0002, 0.0, YEARS_S, "seconds")
     crowded_seconds: float = bounded(0.001, 0.0, YEARS_S, "seconds")
-    newcomers_share: float = bounded(0.6, 0.001, 1.0)
+    newcomers_share: float = bounded(0.5, 0.001, 1.0)
 
     def __post_init__(self) -> None:
         check(self)
