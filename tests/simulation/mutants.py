@@ -31,6 +31,9 @@ from tests.simulation.schedule import run_plan
 SCHEDULES_MAX = 40_000
 """What a mutant may survive before it counts as not noticed."""
 
+_UNFITTING = "exception: TypeError"
+"""How a complaint begins if a planted function does not take the arguments that the product gives."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -245,12 +248,18 @@ def hunt(
 
     Args:
         violations: what is wrong with the schedule of a seed; None: that of the protocol tier.
+
+    Raises:
+        TypeError: the planted function does not take the arguments that the product gives.
     """
     judge = violations or (lambda seed: run_plan(mutant.plans(seed)).violations)
     with mutant.plant():
         for number in range(schedules_max):
             found = judge(first_seed + number)
             if found:
+                for complaint in found:
+                    if complaint.startswith(_UNFITTING):
+                        raise TypeError(f"{mutant.name}: {complaint}")
                 return Kill(mutant.name, first_seed + number, number + 1, found[0])
             if number % 500 == 499:
                 gc.collect()

@@ -234,17 +234,24 @@ def silence_not_noticed() -> Plant:
 def _sealed(change: Callable[[Any, int, int], tuple[int, int]]) -> Callable[[], Plant]:
     """Seal an owner's batches with another (LAC, length before)."""
 
-    def seal(old: Any, self: AddSealer, batch: Any, lac: int, length_before: int) -> Any:
+    def seal(old: Any, self: AddSealer, batch: Any, lac: int, length_before: int, *context: bytes) -> Any:
         if self._flags.is_recovery:
-            return old(self, batch, lac, length_before)
-        return old(self, batch, *change(batch, lac, length_before))
+            return old(self, batch, lac, length_before, *context)
+        return old(self, batch, *change(batch, lac, length_before), *context)
 
     def seal_single(
-        old: Any, self: AddSealer, payload: bytes, ledger_id: int, entry_id: int, lac: int, length_before: int
+        old: Any,
+        self: AddSealer,
+        payload: bytes,
+        ledger_id: int,
+        entry_id: int,
+        lac: int,
+        length_before: int,
+        *context: bytes,
     ) -> Any:
         if not self._flags.is_recovery:
             lac, length_before = change(EntryBatch.of([payload], ledger_id, entry_id), lac, length_before)
-        return old(self, payload, ledger_id, entry_id, lac, length_before)
+        return old(self, payload, ledger_id, entry_id, lac, length_before, *context)
 
     return lambda: both(around(AddSealer, "seal", seal), around(AddSealer, "seal_single", seal_single))
 

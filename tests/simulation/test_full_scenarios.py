@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from bkspark.client import Client
-from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
-from bkspark.errors import BookKeeperError, LedgerFenced
+from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
@@ -201,25 +201,30 @@ def test_answers_of_a_replaced_bookie_count_for_nothing() -> None:
     assert on_cluster(3, write) == (False, 2)
 
 
-def test_owner_whose_new_bookies_a_recovery_forestalls_acknowledges_nothing_more() -> None:
-    """Metadata do not name the bookie that it would have taken in, so a recovery does not ask it for the entry."""
+def test_owners_change_of_bookies_keeps_what_a_repair_has_changed_meanwhile() -> None:
+    """The owner's change is refused, because the repair's came first, and is made again on the metadata of the repair.
 
-    async def write(cluster: Cluster) -> str:
+    An owner that took its own change for stored would overwrite the repair's with the next one (P05).
+    """
+
+    async def write(cluster: Cluster) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ledgers = LedgerStore(cluster.store.session(), MetadataUri.parse(URI))
         async with Client(URI, tree=cluster.session()) as client:
             writer = await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
-            await writer.append(b"acknowledged")
-            stored = await ledgers.read(writer.ledger_id)
-            in_recovery = replace(stored.metadata, state=LedgerState.IN_RECOVERY)
-            await ledgers.write(writer.ledger_id, in_recovery, stored.version)
-            cluster.bookie(stored.metadata.last_fragment.bookies[0]).add_error = Status.EIO
-            try:
-                await writer.append(b"lost, if it is acknowledged")
-            except LedgerFenced:
-                return "fenced"
-            return "acknowledged"
+            for payload in (b"in the first fragment", b"in the second one"):
+                await writer.append(payload)
+                stored = await ledgers.read(writer.ledger_id)
+                first = stored.metadata.fragments[0].bookies
+                cluster.bookie(stored.metadata.last_fragment.bookies[0]).add_error = Status.EIO
+            others = {it.id for it in cluster.bookies if it.add_error is None} - {*first}
+            repaired = Fragment(0, (min(others), first[1]))
+            moved = replace(stored.metadata, fragments=(repaired, *stored.metadata.fragments[1:]))
+            await ledgers.write(writer.ledger_id, moved, stored.version)
+            await writer.append(b"in the third one")
+            return (await writer.close()).fragments[0].bookies, repaired.bookies
 
-    assert on_cluster(3, write) == "fenced"
+    found, repaired = on_cluster(5, write)
+    assert found == repaired
 
 
 def test_last_entry_that_does_not_match_its_digest_tells_no_lac() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bkspark.wire.adds import AddSealer
+from tests.planting import replaced
 from tests.simulation.full_schedule import run_full
 from tests.simulation.mutants import Mutant, complaint_of, hunt
 from tests.simulation.shell_mutants import DIRECTED, EQUIVALENT, MUTANTS
@@ -28,6 +30,13 @@ def test_defect_that_schedules_hardly_notice_fails_its_directed_test(mutant: Mut
     assert complaint_of(DIRECTED[mutant.name]) is None
     with mutant.plant():
         assert complaint_of(DIRECTED[mutant.name]) is not None
+
+
+def test_planted_function_that_does_not_take_the_products_arguments_is_not_a_kill() -> None:
+    """Four defects of what a writer seals counted as noticed, because each schedule ended with this error."""
+    unfitting = Mutant("unfitting", "", lambda: replaced(AddSealer, "seal", lambda self, batch: None))
+    with pytest.raises(TypeError, match="unfitting: exception: TypeError"):
+        hunt(unfitting, 1, QUICK_SCHEDULES, violations_of)
 
 
 def test_defects_have_names_of_their_own_and_the_equivalent_ones_an_argument() -> None:
