@@ -148,8 +148,12 @@ class TopicView:
         start = self._offset("startingOffsets", self._options.starting_offsets)
         if not isinstance(start, MessageId):
             return
-        is_same_entry = (start.ledger_id, start.entry_id) == (end.ledger_id, end.entry_id)
-        if start.batch_index > end.batch_index >= 0 if is_same_entry else start > end:
+        if (start.ledger_id, start.entry_id) == (end.ledger_id, end.entry_id):
+            # Without an index, `end` is the whole batch.
+            is_after = start.batch_index > end.batch_index >= 0
+        else:
+            is_after = start > end
+        if is_after:
             raise ConfigurationError(
                 f"option 'startingOffsets' of topic {self.name} is message {start}, after {end} of 'endingOffsets', so "
                 "nothing would be read: exchange them"
