@@ -8,25 +8,25 @@ from collections.abc import Sequence
 import pytest
 
 
-def arrange(items: list[pytest.Item], dear: Sequence[str]) -> None:
+def arrange(items: list[pytest.Item], costly: Sequence[str]) -> None:
     """Sort the tests, and give the cheap ones of each file a group.
 
     A long group that comes last keeps one process busy while the others have ended. So groups of tests with a marker in
-    `dear` come first, in the order of these markers, the largest of each first. Then comes each dear test without a
+    `costly` come first, in the order of these markers, the largest of each first. Then comes each costly test without a
     group, alone. The many cheap tests come last, a file at a time: handing each out alone takes milliseconds, and the
     fixtures of its file would be set up several times.
     """
     places = {}
     for item in items:
-        kind = next((number for number, marker in enumerate(dear) if item.get_closest_marker(marker)), len(dear))
-        if not _group(item) and kind == len(dear):
+        kind = next((number for number, marker in enumerate(costly) if item.get_closest_marker(marker)), len(costly))
+        if not _group(item) and kind == len(costly):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         places[item] = (_group(item), kind)
     sizes = Counter(group for group, _ in places.values())
 
     def place(item: pytest.Item) -> tuple[bool, bool, int, int, str]:
         group, kind = places[item]
-        return kind == len(dear), not group, kind, -sizes[group], group
+        return kind == len(costly), not group, kind, -sizes[group], group
 
     items.sort(key=place)
 

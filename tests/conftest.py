@@ -33,7 +33,7 @@ _PROCESSES_OF = {
 _GROUPS = ("real_cluster", "spark", "interop", "cluster")
 """Tests that share such processes form groups (`_group`), by the first of these kinds that they need. The tests of a
 group run in one of the test runner's processes."""
-_DEAR = (*_GROUPS, "slow")
+_COSTLY = (*_GROUPS, "slow")
 """Markers of tests that cost seconds. Each of them that is in no group is handed out alone."""
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
 """Folders of statistical search and of long runs: all of their tests are slow."""
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     config.stash[tiers.COLLECTED] = tiers.sort(items)
     if hasattr(config, "workerinput"):
-        arrangement.arrange(items, _DEAR)
+        arrangement.arrange(items, _COSTLY)
 
 
 @pytest.hookimpl(wrapper=True)

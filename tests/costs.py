@@ -1,8 +1,8 @@
 """What each test costs: `python -m tests.costs [--top 40] [--out FILE] [pytest's arguments]`.
 
 Runs pytest. Prints the wall time and the processor time of each folder, of each group of tests that share processes,
-and of the dearest files and tests. Processor time is that of pytest's process and of all processes below it, running or
-ended: clusters and JVMs count. A fixture that tests share counts for the test that needed it first.
+and of the most costly files and tests. Processor time is that of pytest's process and of all processes below it,
+running or ended: clusters and JVMs count. A fixture that tests share counts for the test that needed it first.
 
 `--read FILE` prints the tables of a file that `--out` wrote. `--compare FILE` adds the figures of an earlier file in
 parentheses.
@@ -109,7 +109,7 @@ def read(path: Path) -> list[Cost]:
 
 
 def tables(costs: list[Cost], top: int, before: list[Cost] | None = None) -> Iterator[str]:
-    """Yield the lines of the tables, the dearest first; with `before` also what each row cost earlier."""
+    """Yield the lines of the tables, the most costly first; with `before` also what each row cost earlier."""
     yield from _table("folder", costs, before, lambda cost: cost.folder)
     yield from _table("group of shared processes", costs, before, lambda cost: cost.group or "(none)")
     yield from _table("file", costs, before, lambda cost: cost.file, top)

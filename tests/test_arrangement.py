@@ -52,7 +52,7 @@ def test_cheap(): pass
 }
 
 
-def test_dear_groups_come_first_then_dear_tests_alone_then_cheap_files_the_largest_first(tmp_path: Path) -> None:
+def test_costly_groups_come_first_then_costly_tests_alone_then_cheap_files_the_largest_first(tmp_path: Path) -> None:
     for name, text in {"conftest.py": CONFTEST, **FILES}.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "--collect-only"]

@@ -37,7 +37,7 @@ def test_processor_time_of_the_test_and_of_its_processes_is_counted(tmp_path: Pa
     assert "together" in done.stdout
 
 
-def test_tables_have_the_dearest_first_and_the_earlier_figures_beside_them() -> None:
+def test_tables_have_the_most_costly_first_and_the_earlier_figures_beside_them() -> None:
     now = [Cost("a/test_x.py::test_1", "", 1.0, 0.5, 0.25), Cost("b/test_y.py::test_2", "spark", 9.0, 1, 2)]
     lines = list(tables(now, 1, before=[Cost("a/test_x.py::test_1", "", 2.0, 0.5, 7.5)]))
     folders = lines[2:5]

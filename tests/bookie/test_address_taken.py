@@ -1,7 +1,7 @@
 """A bookie at the address of another one that has just ended answers no client while that one is still registered.
 
 "No such entry" is true for the new bookie. For a client that looks for the earlier one, which may have the entry, it
-would be false (docs/architecture.md: a negative answer is given only when certain).
+would be false (docs/protocol.md §4.7).
 """
 
 from __future__ import annotations

@@ -283,12 +283,16 @@ class Listening:
         self.is_open = False
 
 
-def accepting(listening: Listening, test: Callable[[SteppedLoop, Listener, list[BaseException]], None]) -> None:
-    """Run a test with a listener on a loop that the test steps."""
+def accepting(
+    listening: Listening,
+    test: Callable[[SteppedLoop, Listener, list[BaseException]], None],
+    take_turn: Callable[[GoOn, Callable[[], None]], None] = lambda accept, _: accept(ENDLESS),
+) -> None:
+    """Run a test with a listener on a loop that the test steps. Without `take_turn` it accepts at once."""
     loop, failures = SteppedLoop(), list[BaseException]()
 
     async def run() -> None:
-        listener = Listener(listening, lambda *_: None, failures.append)  # type: ignore[arg-type]
+        listener = Listener(listening, lambda *_: None, failures.append, take_turn)  # type: ignore[arg-type]
         listener._loop = loop  # type: ignore[assignment]
         listener.start()
         test(loop, listener, failures)
@@ -298,17 +302,13 @@ def accepting(listening: Listening, test: Callable[[SteppedLoop, Listener, list[
 
 def test_listener_watches_its_socket_again_after_its_turn_to_accept() -> None:
     """A socket with waiting peers is always ready: the loop would poll without a pause until its turn comes."""
-    loop, turns = SteppedLoop(), list[GoOn]()
+    turns = list[GoOn]()
 
     def later(accept: GoOn, wait: Callable[[], None]) -> None:
         turns.append(accept)
         wait()
 
-    async def run() -> None:
-        listening = Listening(errno.EAGAIN)
-        listener = Listener(listening, lambda *_: None, lambda _: None, later)  # type: ignore[arg-type]
-        listener._loop = loop  # type: ignore[assignment]
-        listener.start()
+    def test(loop: SteppedLoop, listener: Listener, _failures: list[BaseException]) -> None:
         assert not poll(loop)
         (accept,) = turns
         accept(ENDLESS)
@@ -318,7 +318,7 @@ def test_listener_watches_its_socket_again_after_its_turn_to_accept() -> None:
         turns.pop()(ENDLESS)
         assert not poll(loop), "it is closed"
 
-    asyncio.run(run())
+    accepting(Listening(errno.EAGAIN), test, later)
 
 
 def poll(loop: SteppedLoop) -> bool:
