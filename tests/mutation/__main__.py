@@ -9,7 +9,7 @@
     --json                        one JSON object on stdout
     --again                       run known survivors again: tests were added
     --fresh                       forget everything that earlier runs found out
-    --mutant-seconds SECONDS      leave the dearest tests of a mutant out beyond that (default 120)
+    --mutant-seconds SECONDS      leave the most costly tests of a mutant out beyond that (default 120)
     --stale-recordings            do not record tests again because the product changed: for quick looks
     --fast                        leave out tests that start processes, and campaigns: a first look at many mutants
     --tests FOLDER                only the tests of this folder; may be given several times

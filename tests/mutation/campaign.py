@@ -47,7 +47,7 @@ class Verdict:
     id: str
     killed: bool
     how: str
-    """`failed`, `timeout`, `crashed`, `flooded`; of a survivor `survived`, `too dear` or `not executed`."""
+    """`failed`, `timeout`, `crashed`, `flooded`; of a survivor `survived`, `too costly` or `not executed`."""
     test: str | None
     detail: str
     seconds: float
@@ -251,7 +251,7 @@ class Campaign:
             return Verdict(mutant.id, False, "not executed", None, "no test executes it", 0.0, 0, 0)
         change = {"path": mutant.module, "text": self._population.changed(mutant).decode()}
         killed, run, answer = self._rounds(worker, tests, change)
-        how = answer["outcome"] if killed else "too dear" if left_out else "survived"
+        how = answer["outcome"] if killed else "too costly" if left_out else "survived"
         seconds = round(time.monotonic() - began, 2)
         detail = answer["detail"] if killed else ""
         return Verdict(mutant.id, killed, how, answer["test"], detail, seconds, run, left_out)

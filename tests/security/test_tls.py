@@ -394,7 +394,7 @@ def test_auth_in_clear_after_start_tls_is_answered_inside_tls(
 
 
 def test_many_auth_messages_in_clear_after_start_tls_close_the_connection(tmp_path: Path, leaf: Leaf) -> None:
-    """Each is decoded again whenever bytes come, until the handshake begins: a byte at a time would be dear."""
+    """Each is decoded again whenever bytes come, until the handshake begins: a byte at a time would cost much."""
     message = protocol.AuthMessage(authPluginName="sasl", payload=b"")
     one = v3_request(protocol.AUTH, authRequest=message)
     with serving(tmp_path, listener(leaf, handshake_s=600.0)) as bookie, bookie.connect() as peer:
