@@ -82,13 +82,23 @@ def places_of(rows: np.ndarray) -> np.ndarray:
 
 def encode_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> bytes:
     """Return records that give ledger_ids[i] the size and place rows[i]."""
-    pairs = np.column_stack((ledger_ids, rows)).astype(">i8")
+    return b"".join(_records(ledger_ids, rows))
+
+
+def encode(generation: int, ledger_ids: np.ndarray, rows: np.ndarray, *, names_headers: bool) -> bytes:
+    """Return a whole file: see `encode_head` and `encode_rows`."""
+    # In one step: to put two strings of bytes together copies them while the interpreter is held.
+    return b"".join([encode_head(generation, names_headers=names_headers), *_records(ledger_ids, rows)])
+
+
+def _records(ledger_ids: np.ndarray, rows: np.ndarray) -> list[bytes]:
     records = []
-    for first in range(0, len(pairs), ROWS_PER_RECORD_MAX):
-        some = pairs[first : first + ROWS_PER_RECORD_MAX]
+    for first in range(0, len(rows), ROWS_PER_RECORD_MAX):
+        chosen = slice(first, first + ROWS_PER_RECORD_MAX)
+        some = np.column_stack((ledger_ids[chosen], rows[chosen])).astype(">i8")
         body = _COUNT.pack(len(some)) + some.tobytes()
         records += [_CRC.pack(crc32c(body)), body]
-    return b"".join(records)
+    return records
 
 
 def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:

@@ -81,7 +81,7 @@ class UnlistedLedgers:
 
     def ledger_ids(self) -> np.ndarray:
         """Return the bookie's ledgers that no part of the listing had, ascending."""
-        return self._own[~self._is_listed]
+        return self._own.compress(~self._is_listed)
 
 
 def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
     if not len(ascending):
         return np.zeros(len(ledger_ids), bool)
     at = np.minimum(ascending.searchsorted(ledger_ids), len(ascending) - 1)
-    found: np.ndarray = ascending[at] == ledger_ids
+    found: np.ndarray = ascending.take(at) == ledger_ids
     return found
 
 

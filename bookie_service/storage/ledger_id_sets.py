@@ -2,7 +2,7 @@
 
 Since version 2.3 numpy's own set functions hash whole numbers, and hold the interpreter's lock meanwhile: 0.25 s for a
 million ids. During that time the bookie's event loop serves no request, on whatever thread the function runs. Sorting
-releases the lock.
+releases the lock. So do `compress` and `take`; an index in brackets holds it, up to 24 ms for a million ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 def unique(ids: np.ndarray) -> np.ndarray:
     """Return the ids of an array, each once. The array may have any order."""
     ids = np.sort(ids)
-    return ids[np.append(True, ids[1:] != ids[:-1])] if len(ids) else ids
+    return ids.compress(np.append(True, ids[1:] != ids[:-1])) if len(ids) else ids
 
 
 def union(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -23,15 +23,15 @@ def union(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the ids that are in both sets."""
-    return first[_are_in(second, first)]
+    return first.compress(_are_in(second, first))
 
 
 def without(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the ids that are not in the other set."""
-    return ids[~_are_in(others, ids)]
+    return ids.compress(~_are_in(others, ids))
 
 
 def _are_in(ids: np.ndarray, asked: np.ndarray) -> np.ndarray:
     if not len(ids):
         return np.zeros(len(asked), bool)
-    return ids[np.minimum(ids.searchsorted(asked), len(ids) - 1)] == asked
+    return ids.take(np.minimum(ids.searchsorted(asked), len(ids) - 1)) == asked

@@ -1,4 +1,4 @@
-"""Floods of requests: bytes that one connection sends. They cost little to make, and much for a bookie that is careless.
+"""Floods of requests: bytes that one connection sends. They cost little to make, and much for a careless bookie.
 
 The bookie has ledger HELD with entries 0 to 49; SPARSE has entries 0 and 2**40 - 1.
 """

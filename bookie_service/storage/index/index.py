@@ -6,10 +6,10 @@ not written yet are in memory (`index_pages`); `index_writer` takes changes and 
 
 from __future__ import annotations
 
-import array
 import bisect
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from bookie_service.formats.index_files import PLACES_MAX
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages, overlaid
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
+from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.io.open_files import OpenFiles
@@ -37,6 +38,7 @@ Extent = tuple[int, np.ndarray]
 """(entry id, positions of that entry and the following ones)."""
 
 _SCAN_POSITIONS = 1024
+_IDS_AT_ONCE = 8192
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -196,7 +198,7 @@ class IndexPaths:
 
     def _files_in(self, files: ReadOnlyFiles, place: int) -> Iterator[tuple[int, str, str]]:
         """Yield (ledger id, directory, name) for every index file of one ledger directory. Raises OSError."""
-        for inner in _innermost(files, self._directories[place]):
+        for inner in with_pauses(_innermost(files, self._directories[place])):
             for name in files.names(inner):
                 ledger_id = index_format.parse_file_name(name)
                 if ledger_id is not None:
@@ -221,8 +223,12 @@ class IndexPaths:
 
     def ledgers(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> np.ndarray:
         """Return the ids of all ledgers that have an index file, int64, ascending. See `places_of_all`."""
-        # Sorting a list would hold the interpreter's lock for a third of a second per million ids.
-        return np.sort(np.array(array.array("q", self._each_ledger(files, skips_failing)), np.int64))
+        # Sorting a list, or letting one array grow to a million ids, would hold the interpreter's lock for long.
+        ids = self._each_ledger(files, skips_failing)
+        pieces = [np.empty(0, np.int64)]
+        while len(piece := np.fromiter(itertools.islice(ids, _IDS_AT_ONCE), np.int64)):
+            pieces.append(piece)
+        return np.sort(np.concatenate(pieces))
 
     def has_any(self, files: ReadOnlyFiles, *, skips_failing: bool = False) -> bool:
         """Return whether any ledger has an index file. See `places_of_all`."""

@@ -131,7 +131,7 @@ class LedgerHeaders:
     def ledger_ids(self) -> np.ndarray:
         """Return the ledgers that have a header here, int64, ascending."""
         table = self.table
-        return table.ledger_ids[~table.is_removed]
+        return table.ledger_ids.compress(~table.is_removed)
 
     def remove(self, ledger_id: int) -> None:
         """Forget a ledger, which may be unknown. The next `write` makes it durable. For any thread."""

@@ -117,6 +117,8 @@ class IndexManifest:
     def _all_rows(self) -> tuple[np.ndarray, np.ndarray]:
         recent = dict(self._recent)
         ledger_ids, rows = self._rows
+        if not recent:
+            return ledger_ids, rows
         changed = np.array(list(recent.items()), np.int64).reshape(-1, 2)
         return _last_rows(np.concatenate([ledger_ids, changed[:, 0]]), np.concatenate([rows, changed[:, 1]]))
 
@@ -220,12 +222,14 @@ class IndexManifestWriter(IndexManifest):
         if self.headers is not None:
             ledger_ids = np.append(ledger_ids, file_format.headers_row(self.headers[0]))
             rows = np.append(rows, self.headers[1])
-        head = file_format.encode_head(generation, names_headers=self.headers is not None)
-        return head + file_format.encode_rows(ledger_ids, rows)
+        return file_format.encode(generation, ledger_ids, rows, names_headers=self.headers is not None)
 
 
 def _last_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the last row of each ledger, ascending, without rows of 0 bytes."""
-    found, last = np.unique(ledger_ids[::-1], return_index=True)
-    kept = rows[::-1][last]
-    return found[kept > 0], kept[kept > 0]
+    order = np.argsort(ledger_ids, kind="stable")
+    # Not with indices in brackets: see `ledger_id_sets`.
+    ledger_ids, rows = ledger_ids.take(order), rows.take(order)
+    is_last = np.append(ledger_ids[1:] != ledger_ids[:-1], True)[: len(order)]
+    is_kept = is_last & (rows > 0)
+    return ledger_ids.compress(is_kept), rows.compress(is_kept)

@@ -19,6 +19,7 @@ from bookie_service.storage.index.index_syncs import IndexSyncs
 from bookie_service.storage.index.index_writer import IndexWriter
 from bookie_service.storage.index.ledger_headers import LedgerHeadersWriter
 from bookie_service.storage.index.manifest import IndexManifestWriter
+from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.disk_threads import DiskWork, InTurn
 from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import (
@@ -167,7 +168,9 @@ class PerLedgerIndex:
 
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         known, file_bytes = self._known.all()
-        holding = ledger_id_sets.union(known[has_positions(file_bytes)], self._writer.unsynced_with_positions())
+        holding = ledger_id_sets.union(
+            known.compress(has_positions(file_bytes)), self._writer.unsynced_with_positions()
+        )
         return ledger_id_sets.common(ledger_ids, holding)
 
     def counts(self) -> tuple[int, int]:
@@ -213,7 +216,7 @@ class PerLedgerIndex:
         ledger_ids, file_bytes = self._known.all()
         return [
             ledger_id
-            for ledger_id, least_bytes in zip(ledger_ids.tolist(), file_bytes.tolist())
+            for ledger_id, least_bytes in with_pauses(zip(ledger_ids.tolist(), file_bytes.tolist()))
             if self._seen_bytes(ledger_id) < least_bytes
         ]
 

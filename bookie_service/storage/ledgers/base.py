@@ -36,6 +36,7 @@ from bookie_service.storage.disks import DiskLimits
 from bookie_service.storage.index.index import LedgerUpdate, StoredLedger
 from bookie_service.storage.index.index_file import rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, CachedSource, NotCached
 from bookie_service.storage.io.disk_threads import DiskStalled
 from bookie_service.storage.io.file_places import FilePlaces
@@ -439,7 +440,7 @@ class BaseLedgerStorage(ABC):
     # ---- dropping and moving ----
 
     def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
-        doubtful = [each for each in ledger_ids.tolist() if each in self.limbo or self.index.lost(each)]
+        doubtful = [each for each in with_pauses(ledger_ids.tolist()) if each in self.limbo or self.index.lost(each)]
         return np.array(doubtful, np.int64)
 
     def any_in_doubt(self) -> bool:
@@ -472,7 +473,7 @@ class BaseLedgerStorage(ABC):
     def read_ahead_of_drop(self, ledger_ids: Sequence[int]) -> None:
         view = self.index.view(1)
         try:
-            for ledger_id in ledger_ids:
+            for ledger_id in with_pauses(ledger_ids):
                 # If something is wrong with a ledger, `droppable` finds it, too.
                 with contextlib.suppress(StorageDamaged, OSError):
                     view.header(ledger_id)

@@ -37,6 +37,7 @@ from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, refuses_writes
 from bookie_service.storage.io.framed_entries import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
@@ -273,9 +274,10 @@ class Compactor:
         `moved` has three rows: ledger ids, entry ids, positions in the new log.
         """
         ledger_ids, entry_ids, positions = moved
-        groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
+        every = np.arange(len(ledger_ids))
+        groups = [(ledger_id, every[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
         left = []
-        for first in range(0, len(groups), _LEDGERS_PER_MOVE):
+        for first in with_pauses(range(0, len(groups), _LEDGERS_PER_MOVE)):
             with self._store.writing:
                 updates = []
                 for ledger_id, rows in groups[first : first + _LEDGERS_PER_MOVE]:

@@ -13,6 +13,7 @@ from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX
+from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.files import File
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView
@@ -128,8 +129,9 @@ def stored_positions(index: IndexView, ledger_id: int, entry_ids: np.ndarray) ->
 def live_rows(window: LogWindow, index: IndexView) -> np.ndarray:
     """Return which items of a window the index points to, bool each."""
     live = np.zeros(len(window.starts), bool)
-    for ledger_id, rows in rows_by_ledger(window.ledger_ids):
-        chosen = np.arange(len(live))[rows]
+    every = np.arange(len(live))
+    for ledger_id, rows in with_pauses(rows_by_ledger(window.ledger_ids)):
+        chosen = every[rows]
         chosen = chosen[np.argsort(window.entry_ids[chosen], kind="stable")]
         stored = stored_positions(index, ledger_id, window.entry_ids[chosen])
         live[chosen] = stored == window.positions[chosen]
