@@ -166,7 +166,7 @@ def test_options_of_which_one_would_have_no_effect_are_refused(console: Console,
     ],
 )
 def test_time_needs_a_number_above_0_and_a_unit(console: Console, line: str, text: str):
-    """`--for 5` ended the maintenance after 5 seconds. Who wrote it may have meant minutes."""
+    """`--for 5` ended the maintenance after 5 seconds. The operator may have meant minutes."""
     assert_one_line(console.fails(2, *line.format(text).split()), "is not a time such as 90s, 30m, 12h or 7d")
 
 
