@@ -52,6 +52,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
+FORM_S = 15.0
+"""For how long a form may come."""
 _OPEN_PATHS = ("/sign-in", "/sign-out", "/static/", "/healthz")
 """Paths that are served without signing in."""
 LIVE_UPDATE = "X-Live-Update"
@@ -262,7 +264,12 @@ async def _form(request: web.Request) -> Mapping[str, object]:
     if request.content_type != FORM:
         raise web.HTTPUnsupportedMediaType(text=f"a form must have the content type {FORM}")
     try:
-        return await request.post()
+        async with asyncio.timeout(FORM_S):
+            return await request.post()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"this form did not come within {FORM_S:g} s") from None
+    except ConnectionError:
+        raise web.HTTPBadRequest(text="the connection ended before this form had come") from None
     except (ValueError, LookupError, web.RequestPayloadError):
         raise web.HTTPBadRequest(text="this form cannot be read") from None
 
