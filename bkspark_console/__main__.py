@@ -26,6 +26,7 @@ from bkspark.security.web import is_loopback
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.gate import TlsGate
 from bkspark.tls.options import TlsOptions
+from bkspark_console.connections import OpenConnections
 from bkspark_console.guard import PeersErrors
 from bkspark_console.server import ConsoleOptions, application
 
@@ -143,11 +144,12 @@ async def _serve(
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
     async with Client(options.uri, password=password, net=net, zookeeper=zookeeper, encryption=encryption) as client:
         await (await client.context()).ledgers.manager()
-        app = application(client, options, password, http)
+        connections = OpenConnections()
+        app = application(client, options, password, http, connections)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            async with _listening(runner, arguments.host, arguments.port, context) as bound:
+            async with _listening(runner, connections, arguments.host, arguments.port, context) as bound:
                 host, scheme = arguments.host, "http" if context is None else "https"
                 url = f"{scheme}://[{host}]:{bound}/" if ":" in host else f"{scheme}://{host}:{bound}/"
                 if arguments.json:
@@ -160,14 +162,19 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _listening(runner: web.AppRunner, host: str, port: int, context: TlsContext | None) -> AsyncIterator[int]:
+async def _listening(
+    runner: web.AppRunner, connections: OpenConnections, host: str, port: int, context: TlsContext | None
+) -> AsyncIterator[int]:
     """Accept connections inside the context, which yields the port. Raises ConfigurationError."""
     server = runner.server
     assert server is not None, "the runner is set up"
     gate = None if context is None else TlsGate(context, HANDSHAKE_S, HANDSHAKES_MAX)
 
+    def connection() -> asyncio.Protocol:
+        return connections.guarded(server())
+
     def accepted() -> asyncio.Protocol:
-        return server() if gate is None else gate.protocol(server)
+        return connection() if gate is None else gate.protocol(connection)
 
     try:
         listener = await asyncio.get_running_loop().create_server(accepted, host, port, backlog=128)

@@ -1,7 +1,7 @@
 """What each request must pass before a page: checks of host name, sign-in, role and origin; errors and headers.
 
-* **Host.** A request's Host must be an address, `localhost`, or a name that the operator allowed. So a page of another
-  site whose name suddenly resolves to this host gets nothing.
+* **Host.** A request's Host must be an address, `localhost`, or a name that the operator allowed, and so must the host
+  in its target if that is a URL. So a page of another site whose name suddenly resolves to this host gets nothing.
 * **Sign-in.** With an access file, every page except the sign-in needs a session, a token as `Authorization: Bearer`,
   or a certificate that the file names. Addresses with too many wrong tokens are refused for a while.
 * **Role.** Each handler names the role that it needs (`access.needs`). The user's role is looked up for each request.
@@ -39,7 +39,7 @@ from bkspark.security.access_file import AccessFile
 from bkspark.security.attempts import FailedAttempts
 from bkspark.security.principal import Principal, principal_of_certificate
 from bkspark.security.roles import Role
-from bkspark.security.web import is_foreign, is_foreign_part, is_known_host
+from bkspark.security.web import authority_of, is_foreign, is_foreign_part, is_known_host
 from bkspark_console.access import Forbidden, check_role, role_for
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.parameters import BadParameter
@@ -52,6 +52,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
+FORM_S = 15.0
+"""For how long a form may come."""
 _OPEN_PATHS = ("/sign-in", "/sign-out", "/static/", "/healthz")
 """Paths that are served without signing in."""
 LIVE_UPDATE = "X-Live-Update"
@@ -111,7 +113,8 @@ class Guard:
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if not is_known_host(request.headers.get("Host", ""), self._allowed_hosts):
+            hosts = (request.headers.get("Host", ""), authority_of(request.raw_path))
+            if not all(is_known_host(host, self._allowed_hosts) for host in hosts if host is not None):
                 return _problem(request, HTTPStatus.MISDIRECTED_REQUEST, "this host name is not one of the console's")
             session = request.cookies.get(self._cookie(request), "")
             is_new = not is_identity(session)
@@ -261,7 +264,12 @@ async def _form(request: web.Request) -> Mapping[str, object]:
     if request.content_type != FORM:
         raise web.HTTPUnsupportedMediaType(text=f"a form must have the content type {FORM}")
     try:
-        return await request.post()
+        async with asyncio.timeout(FORM_S):
+            return await request.post()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"this form did not come within {FORM_S:g} s") from None
+    except ConnectionError:
+        raise web.HTTPBadRequest(text="the connection ended before this form had come") from None
     except (ValueError, LookupError, web.RequestPayloadError):
         raise web.HTTPBadRequest(text="this form cannot be read") from None
 

@@ -19,6 +19,7 @@ from bkspark_console.access import ACTIONS, VIEW
 from bkspark_console.actions import Actions
 from bkspark_console.bookie_http import BookieHttp
 from bkspark_console.cluster_view import ClusterView
+from bkspark_console.connections import OpenConnections
 from bkspark_console.guard import Guard
 from bkspark_console.history import SAMPLE_S
 from bkspark_console.live_tail import TAILS, TAILS_MAX
@@ -50,9 +51,12 @@ class ConsoleOptions:
         return f"ConsoleOptions({self.uri})"
 
 
-def application(client: Client, options: ConsoleOptions, password: bytes, http: BookieHttpAccess) -> web.Application:
+def application(
+    client: Client, options: ConsoleOptions, password: bytes, http: BookieHttpAccess, connections: OpenConnections
+) -> web.Application:
     """Return the application of a console. The caller connects and closes `client`. `http`: access to bookies."""
     app = web.Application(client_max_size=BODY_BYTES_MAX)
+    connections.add_to(app)
     view = ClusterView(client, BookieHttp(http))
     app[VIEW] = view
     app[ACTIONS] = Actions(view)

@@ -27,6 +27,7 @@ from bookie_service.network import event_loop
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.event_loop import TurnRecorder
 from bookie_service.operation.bookie_operator import RESTARTED_FOR
+from bookie_service.settings import address
 from bookie_service.settings.arguments import (
     ServerParser,
     add_configuration,
@@ -73,6 +74,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
         _check_credentials(configuration)
         if _is_command(arguments):
             return _command(configuration, arguments)
+        address.check(configuration.address)
         make_private(group=configuration.file_group is not None)
         if configuration.rules_path is not None:
             RulesFile(configuration.rules_path).read()

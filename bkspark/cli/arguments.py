@@ -332,10 +332,10 @@ def place_or_time(text: str) -> str | datetime:
 
 
 def age(text: str) -> float:
-    """An argparse type: a time span such as 7d, 12h, 30m or 90s, in seconds."""
+    """An argparse type: a time span above 0 with its unit, such as 90s, 30m, 12h or 7d, in seconds."""
     found = _AGE.fullmatch(text.strip())
     if found is None or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 7d, 12h, 30m or 90s")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time such as 90s, 30m, 12h or 7d")
     return float(int(found[1]) * AGE_S[found[2]])
 
 

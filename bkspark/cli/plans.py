@@ -6,13 +6,13 @@ The plan is stored in the metadata store; the bookie and the auditor follow it (
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import (
     Commands,
     add_cluster,
+    age,
     bookie_id,
     client_net,
     client_zookeeper,
@@ -36,8 +36,6 @@ FOLLOWED_S_MAX = 20.0
 POLL_S = 0.1
 _COMPARED = 100
 """How many characters of a reason are compared with a plan: bookies cut long ones."""
-_DURATION = re.compile(r"(\d{1,9})([smhd]?)")
-_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_parsers(parsers: Commands) -> None:
@@ -61,7 +59,9 @@ def add_parsers(parsers: Commands) -> None:
 def _add(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     parser.add_argument("bookie", type=bookie_id, metavar="ID", help="id, as `bkspark cluster bookies` prints it")
-    parser.add_argument("--for", type=duration, dest="for", metavar="TIME", help="end it after 90s, 30m, 2h or 1d")
+    parser.add_argument(
+        "--for", type=age, dest="for", metavar="TIME", help="end it after this time, such as 90s, 30m, 2h or 1d"
+    )
     parser.add_argument("--reason", default="", help="why, for other operators and the audit log")
     parser.add_argument("--end", action="store_true", help="end it now")
     add_cluster(parser)
@@ -88,14 +88,6 @@ def _code(text: str) -> str:
     if text not in codes:
         raise argparse.ArgumentTypeError(f"{text!r:.100} is not the code of a reason; there are {', '.join(codes)}")
     return text
-
-
-def duration(text: str) -> int:
-    """An argparse type: seconds of a time such as 90s, 30m, 2h or 1d."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m, 2h or 1d")
-    return int(match[1]) * _UNIT_S[match[2]]
 
 
 async def plans_of(client: Client) -> BookiePlans:
@@ -161,12 +153,12 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
         return 0
 
 
-def new_plan(bookie: str, kind: str, reason: str, seconds: int, **facts: Any) -> BookiePlan:
+def new_plan(bookie: str, kind: str, reason: str, seconds: float, **facts: Any) -> BookiePlan:
     """Return a plan of this operator that begins now; `seconds` 0: it does not end by itself."""
     from bkspark.metadata.bookie_plans import TIME_MS_MAX, BookiePlan
 
     began = wall_clock_ms()
-    until = min(began + seconds * 1000, TIME_MS_MAX) if seconds else 0
+    until = min(began + int(seconds * 1000), TIME_MS_MAX) if seconds else 0
     return BookiePlan(bookie, kind, this_operator(), began, until, reason, **facts)
 
 

@@ -39,6 +39,19 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
     return not (getattr(address, "ipv4_mapped", None) or address).is_unspecified
 
 
+def authority_of(target: str) -> str | None:
+    """Return the host and port of a request target in absolute form, which replace `Host`; None: it is a path.
+
+    "" if it is neither. A path may begin with two slashes.
+    """
+    if target.startswith("/"):
+        return None
+    try:
+        return urlsplit(target).netloc
+    except ValueError:
+        return ""
+
+
 def is_foreign_part(site: str | None, mode: str | None) -> bool:
     """Return whether a page of another site requests this as a part of itself: a picture, a frame, a fetch.
 

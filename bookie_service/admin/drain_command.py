@@ -150,7 +150,10 @@ def _facts(progress: DrainProgress) -> dict[str, Any]:
 
 def _line(progress: DrainProgress) -> str:
     done = progress.ledgers - progress.ledgers_left
-    left = "" if progress.seconds_left is None else f", {progress.seconds_left} s left"
+    seconds = progress.seconds_left
+    left = ""
+    if progress.ledgers_left:
+        left = ", time left unknown" if seconds is None else f", {seconds} s left"
     waiting = f"; {len(progress.waiting)} wait for their writers" if progress.waiting else ""
     blocked = f"; {len(progress.blocked)} are blocked" if progress.blocked else ""
     return (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 
 from bkspark.core.copies import CopyEstimate, names, share_of
@@ -35,6 +35,7 @@ from bookie_service.replication.copying import CopyBudget
 from bookie_service.replication.drain_plans import check_serves
 from bookie_service.replication.listing import Listed, read_all
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.repair import Ended, Outcome, RepairCore
 from bookie_service.replication.repair_run import RepairRun
 
@@ -78,6 +79,9 @@ class DrainProgress:
     """How far a drain is.
 
     ledgers, bytes: totals at its beginning.
+    bytes_per_s: the rate of this process in the last minute.
+    seconds_left: for what can be copied now, at that rate. None: unknown, because nothing is being copied, or only
+        ledgers are left that wait or are blocked.
     waiting: ledgers that their writers must leave. blocked: why ledgers cannot be moved now. Both name at most
         REPORTED_MAX ledgers.
     """
@@ -114,6 +118,21 @@ class _Left:
     since_s: float = 0.0
     """Since when `fragment` is unchanged."""
 
+    @property
+    def copied_bytes(self) -> int:
+        """How many bytes the repair in progress has copied."""
+        return 0 if self.run is None else self.run.copied_bytes
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes are still to copy."""
+        return max(0, self.share.bytes - self.copied_bytes)
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether the ledger neither waits for its writer nor failed when it was last tried."""
+        return self.error is None and not self.share.is_growing
+
 
 class Drain:
     """Drains one bookie: `preview`, or `run` once its plan is stored."""
@@ -139,8 +158,9 @@ class Drain:
         self._budget = CopyBudget.of(self._options)
         self._left: dict[int, _Left] = {}
         """Ledgers that still name the bookie, by id. Replaced by each survey."""
-        self._began_s = 0.0
-        """When `run` began."""
+        self._is_surveyed = False
+        """Whether `_left` was read from the metadata."""
+        self._rate = RecentRate()
         self._copied_bytes = 0
         """How many bytes finished repairs have copied."""
         self._before = DrainProgress()
@@ -185,7 +205,6 @@ class Drain:
         self._before = progress_of(plan)
         self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         await self._until_read_only()
-        self._began_s = _now_s()
         moving, watching = asyncio.ensure_future(self._move_all()), asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait([moving, watching], return_when=asyncio.FIRST_COMPLETED)
@@ -227,14 +246,13 @@ class Drain:
         self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
 
     def progress(self) -> DrainProgress:
-        """Return how far the drain is."""
+        """Return how far the drain is; before the first survey, what an earlier run stored."""
+        if not self._is_surveyed:
+            return dataclasses.replace(self._before, copied_bytes=0, bytes_per_s=0, seconds_left=None)
         left = self._left
-        bytes_left = sum(
-            max(0, each.share.bytes - (0 if each.run is None else each.run.copied_bytes)) for each in left.values()
-        )
-        copied = self._copied_bytes + sum(each.run.copied_bytes for each in left.values() if each.run is not None)
-        elapsed_s = max(_now_s() - self._began_s, 0.001)
-        rate = int(copied / elapsed_s)
+        bytes_left = sum(each.bytes_left for each in left.values())
+        copied = self._copied_bytes + sum(each.copied_bytes for each in left.values())
+        rate = self._rate.look(_now_s(), copied)
         waiting = [id for id, each in left.items() if each.share.is_growing and each.error is None]
         return DrainProgress(
             max(self._before.ledgers, len(left)),
@@ -243,7 +261,7 @@ class Drain:
             bytes_left,
             copied,
             rate,
-            bytes_left // rate if rate else None,
+            _seconds_left(left.values(), rate),
             tuple(sorted(waiting)[:REPORTED_MAX]),
             {str(id): str(each.error) for id, each in sorted(left.items())[:REPORTED_MAX] if each.error is not None},
         )
@@ -252,6 +270,7 @@ class Drain:
         # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
         while True:
             self._left = await self._survey()
+            self._is_surveyed = True
             self._before = self.progress()
             if not self._left:
                 return
@@ -395,6 +414,14 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> AsyncIterator[Listed
         for ledger_id, metadata in some:
             if isinstance(metadata, BookKeeperError) or names(metadata, bookie):
                 yield ledger_id, metadata
+
+
+def _seconds_left(left: Collection[_Left], rate: int) -> int | None:
+    """Return how long it takes to copy what can be copied now; None: unknown."""
+    if not left:
+        return 0
+    movable = [each.bytes_left for each in left if each.is_movable]
+    return sum(movable) // rate if movable and rate else None
 
 
 def _now_s() -> float:

@@ -16,6 +16,7 @@ from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.listing import read_all
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.worker import ReplicationWorker
 
 Progress = Callable[[str], None]
@@ -171,7 +172,8 @@ class _Moving:
         self._worker = worker
         self._sizes = sizes
         """Bytes to copy of each ledger, at the beginning."""
-        self._began_s = time.monotonic()
+        self._rate = RecentRate()
+        self._rate.look(time.monotonic(), 0)
         self.left = frozenset(sizes)
         """Ledgers that still named the bookie when they were last looked at."""
         self._repaired = worker.repaired
@@ -189,8 +191,8 @@ class _Moving:
         done = min(ledgers, ledgers - len(self.left) + self._worker.repaired - self._repaired)
         size, size_left = sum(self._sizes.values()), sum(self._sizes[ledger_id] for ledger_id in self.left)
         copied = min(size, size - size_left + _copied_bytes(self._worker) - self._copied)
-        rate = copied / max(0.001, time.monotonic() - self._began_s)
-        left = f", {(size - copied) / rate:.0f} s left" if 0 < copied < size else ""
+        rate = self._rate.look(time.monotonic(), copied)
+        left = f", {(size - copied) / rate:.0f} s left" if rate and copied < size else ""
         return (
             f"{done} of {ledgers} ledgers are moved, {copied / _MIB:.1f} of {size / _MIB:.1f} MiB, "
             f"{rate / _MIB:.1f} MiB/s{left}"

@@ -12,6 +12,7 @@ all bookies of a cluster would claim the same id. If loopback is advertised, the
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import socket
@@ -26,6 +27,10 @@ _SIOCGIFADDR = 0x8915
 _EVERYWHERE = "0.0.0.0"
 
 
+class _NoAddress(ConfigurationError):
+    """An interface or a host name has no address now."""
+
+
 @dataclass(frozen=True, slots=True)
 class BoundAddress:
     """A bound socket that does not listen yet, the advertised address, and the bookie's id."""
@@ -34,6 +39,15 @@ class BoundAddress:
     host: str
     port: int
     bookie_id: str
+
+
+def check(options: AddressOptions) -> None:
+    """Raise ConfigurationError if `bind` would refuse the address now and at each later start.
+
+    An interface or a host name without an address is not refused here, because it may have one later.
+    """
+    with contextlib.suppress(_NoAddress):
+        _choose(options)
 
 
 def bind(options: AddressOptions) -> BoundAddress:
@@ -92,7 +106,7 @@ def _host_address() -> str:
     try:
         return socket.gethostbyname(name)
     except OSError:
-        raise ConfigurationError(
+        raise _NoAddress(
             f"this host's name {name!r} has no address: set advertisedAddress or listeningInterface"
         ) from None
 
@@ -105,7 +119,7 @@ def _interface_address(name: str, as_given: str | None) -> str:
             answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
         except OSError:
             known = ", ".join(interface for _, interface in socket.if_nameindex())
-            raise ConfigurationError(
+            raise _NoAddress(
                 f"listeningInterface={as_given or name}: no such interface with an IPv4 address; there are {known}"
             ) from None
     return socket.inet_ntoa(answer[20:24])

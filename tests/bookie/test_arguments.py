@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,23 @@ def test_a_negative_number_is_not_taken_for_an_option() -> None:
     line = [sys.executable, "-m", "bookie_service", "limbo", "-1", "--set", "ledgerDirectories=/nowhere"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert "limbo takes the id of the ledger to list after" in done.stderr
+
+
+@pytest.mark.parametrize(("interface", "code", "why"), [("lo", 2, "allowLoopback=true"), ("absent0", 1, "no such")])
+def test_an_address_that_is_never_right_is_a_wrong_configuration(
+    tmp_path: Path, interface: str, code: int, why: str
+) -> None:
+    """systemd starts a bookie again except after exit code 2. An interface may come up later."""
+    settings = {
+        "metadataServiceUri": "zk://127.0.0.1:1/ledgers",
+        "ledgerDirectories": tmp_path / "ledgers",
+        "journalDirectories": tmp_path / "journal",
+        "listeningInterface": interface,
+    }
+    line = [sys.executable, "-m", "bookie_service"]
+    for key, value in settings.items():
+        line += ["--set", f"{key}={value}"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert why in done.stderr.splitlines()[-1]
+    assert done.returncode == code
+    assert list(tmp_path.iterdir()) == [], "nothing was made"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import getpass
 import json
@@ -20,6 +21,7 @@ from bkspark.errors import BookKeeperError
 from bookie_service.admin import control, live_commands
 from bookie_service.gc.collection_status import PassReport
 from tests.bookie.small_disks import mounted
+from tests.polling import wait_until
 
 REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
 
@@ -177,6 +179,50 @@ def test_peers_that_say_nothing_or_too_much_are_closed_and_others_go_on(tmp_path
                 peer.close()
 
     assert served(directories, crowd) == 2
+
+
+def peer_at(tmp_path: Path) -> socket.socket:
+    """Return a connection to the socket of `ledgers(tmp_path)`."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(60)
+    peer.connect(os.path.relpath(tmp_path / "ledgers" / "current" / control.NAME))
+    return peer
+
+
+def test_connection_beyond_the_limit_is_closed(tmp_path: Path) -> None:
+    directories = ledgers(tmp_path)
+    begun: list[str] = []
+
+    async def hold(request: Mapping[str, Any], who: str) -> dict[str, Any]:
+        begun.append(who)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def crowd() -> None:
+        with contextlib.ExitStack() as opened:
+            for _ in range(control.CONNECTIONS_MAX):
+                opened.enter_context(peer_at(tmp_path)).sendall(b'{"do": "any"}\n')
+            wait_until(lambda: len(begun) == control.CONNECTIONS_MAX, "all requests to be with their handler")
+            with peer_at(tmp_path) as one_more, contextlib.suppress(ConnectionError):
+                one_more.sendall(b'{"do": "any"}\n')
+                assert one_more.recv(1) == b""
+            assert len(begun) == control.CONNECTIONS_MAX
+
+    served(directories, crowd, hold)
+
+
+def test_request_that_does_not_come_in_time_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_REQUEST_S_MAX", 0.1)
+    directories = ledgers(tmp_path)
+
+    def half() -> bytes:
+        with peer_at(tmp_path) as peer:
+            peer.sendall(b'{"do": ')
+            return peer.recv(1)
+
+    assert served(directories, half) == b""
 
 
 def test_pass_that_could_not_be_done_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,3 +91,30 @@ def test_no_value_names_a_variable(monkeypatch: pytest.MonkeyPatch, key: str, re
         keys.set({key: reference}, "test")
     assert SECRET not in str(caught.value)
     assert f"{key}: a value that is set while the bookie runs cannot name a variable" in str(caught.value)
+
+
+def test_what_the_command_line_says_is_not_changed_by_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "bk_server.conf"
+    file.write_text("compactionRateByBytes=5\nreplicationRateByBytes=9\n")
+    settings = {"compactionRateByBytes": "7"}
+    keys = LiveKeys(configure(settings), file, settings)
+    assert keys.reload("test").changed == {"replicationRateByBytes": ("", "9")}
+    assert keys.configuration.values["compactionRateByBytes"] == "7"
+
+
+def test_changed_keys_that_are_not_live_are_named_and_wait_for_the_next_start(tmp_path: Path) -> None:
+    file = tmp_path / "bk_server.conf"
+    file.write_text("bookiePort=3333\ncompactionRateByBytes=5\n")
+    keys = LiveKeys(configure({"bookiePort": "3181"}), file, {})
+    found = keys.reload("test")
+    assert (found.changed, found.need_restart) == ({"compactionRateByBytes": ("", "5")}, ("bookiePort",))
+    assert keys.configuration.values["bookiePort"] == "3181"
+
+
+def test_audit_line_of_a_change_has_the_value_before_and_after(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bookie_service.audit")
+    keys = LiveKeys(configure({"compactionRateByBytes": "7"}), None, {})
+    assert keys.set({"compactionRateByBytes": "9"}, "amy") == {"compactionRateByBytes": ("7", "9")}
+    (record,) = caplog.records
+    assert record.getMessage() == "audit: amy: set compactionRateByBytes=9 (before: 7)"
+    assert record.__dict__["attributes"] == {"who": "amy", "key": "compactionRateByBytes", "old": "7", "new": "9"}

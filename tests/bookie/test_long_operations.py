@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from bookie_service.operation.long_operations import REMEMBERED_MAX, LongOperation, LongOperations
+import pytest
+
+from bkspark.errors import BookKeeperError, TooManyRequests
+from bookie_service.operation.long_operations import REMEMBERED_MAX, UNFINISHED_MAX, LongOperation, LongOperations, Work
 
 
 async def nothing(operation: LongOperation) -> dict[str, object]:
@@ -38,6 +41,47 @@ def test_oldest_finished_operations_are_forgotten() -> None:
         operations.begin("collect", "last", "a test", "collection", nothing)
         assert [each for each in ids if operations.find(each) is None] == ids[:5]
         assert operations.find(ids[5]).result == {"subject": "5"}  # type: ignore[union-attr]
+        await operations.close()
+
+    asyncio.run(test())
+
+
+async def for_ever(operation: LongOperation) -> dict[str, object]:
+    await asyncio.Event().wait()
+    raise AssertionError("the event is never set")
+
+
+async def failing(operation: LongOperation) -> dict[str, object]:
+    raise BookKeeperError("no spare bookie")
+
+
+def test_no_more_operations_wait_than_the_limit_and_the_end_of_the_process_ends_them() -> None:
+    async def test() -> None:
+        operations = LongOperations()
+        begun = [
+            operations.begin("drain", str(number), "a test", "repair", for_ever) for number in range(UNFINISHED_MAX)
+        ]
+        with pytest.raises(TooManyRequests):
+            operations.begin("drain", "one more", "a test", "repair", for_ever)
+        await asyncio.sleep(0)
+        assert [each.state for each in begun] == ["running"] + ["waiting"] * (UNFINISHED_MAX - 1)
+        await operations.close()
+        assert {(each.state, each.error) for each in begun} == {("failed", "the process ended")}
+        assert operations.unfinished() == []
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("work", "state", "error"), [(nothing, "done", ""), (failing, "failed", "no spare bookie")])
+def test_finished_operation_has_its_outcome_and_its_times(work: Work, state: str, error: str) -> None:
+    async def test() -> None:
+        operations = LongOperations()
+        operation = operations.begin("drain", "b:1", "a test", "repair", work)
+        while not operation.is_finished:
+            await asyncio.sleep(0)
+        found = operation.as_json()
+        assert (found["state"], found["error"]) == (state, error)
+        assert 0 < operation.began_ms <= operation.ended_ms
         await operations.close()
 
     asyncio.run(test())

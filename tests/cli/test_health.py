@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,13 +16,16 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
+from bkspark.cli.health import cluster_facts
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.client import Client as AsyncClient
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from tests.cluster import Cluster, GuestCluster
+from tests.ledger.in_process import URI
 
 pytestmark = pytest.mark.cluster
 
@@ -155,3 +159,24 @@ def test_watch_outlives_an_outage_of_zookeeper(tmp_path: Path, capfd: pytest.Cap
                 assert next(each for each in answers if each["healthy"])["bookies"][0]["id"] == bookie
             finally:
                 watching.terminate()
+
+
+def test_bookie_that_takes_connections_and_answers_nothing_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process that hangs, or one on a disk that does not answer: its session may live on."""
+    monkeypatch.setattr("bkspark.cli.health.ANSWER_S_MAX", 0.2)
+
+    async def test() -> None:
+        store, uri = MemoryStore(), MetadataUri.parse(URI)
+        registry = BookieRegistry(store.session(), uri)
+        await registry.initialize_cluster()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            bookie = f"127.0.0.1:{port}"
+            await registry.register(bookie, BookieAddress("127.0.0.1", port))
+            async with AsyncClient(URI, tree=store.session()) as client:
+                facts = await cluster_facts(client)
+        (found,) = facts.bookies
+        assert (found.id, found.serves) == (bookie, False)
+        assert found.problem == "nothing came within 0.2 s"
+
+    asyncio.run(test())

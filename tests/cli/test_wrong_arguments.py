@@ -155,6 +155,21 @@ def test_options_of_which_one_would_have_no_effect_are_refused(console: Console,
     assert_one_line(console.fails(2, *line.split()), *names)
 
 
+@pytest.mark.parametrize("text", ["5", "0s", "5w", "-5s", "1.5h", "", "s", "5" * 99 + "s", "٥s"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cluster maintenance absent:1 --for={}",
+        "cluster quarantine absent:1 --for={}",
+        "ledger list --older-than={}",
+        "log retention nothing --age={}",
+    ],
+)
+def test_time_needs_a_number_above_0_and_a_unit(console: Console, line: str, text: str):
+    """`--for 5` ended the maintenance after 5 seconds. The operator may have meant minutes."""
+    assert_one_line(console.fails(2, *line.format(text).split()), "is not a time such as 90s, 30m, 12h or 7d")
+
+
 def test_places_in_the_wrong_order_are_refused(console: Console, tmp_path):
     (tmp_path / "lines").write_text("one\ntwo\n")
     console.text("log", "append", "wrong-order", tmp_path / "lines")

@@ -40,6 +40,24 @@ def test_a_request_for_another_host_name_gets_nothing(console: ConsoleProcess, h
 
 
 @pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://localhost/healthz", 200),
+        ("http://[::1]:80/healthz", 200),
+        ("http://evil.example/healthz", 421),
+        ("http://localhost@evil.example/healthz", 421),
+        ("//evil.example/healthz", 404),
+    ],
+)
+def test_the_host_of_a_target_counts_as_that_of_the_header(console: ConsoleProcess, target: str, status: int) -> None:
+    address = urlsplit(console.url)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as peer:
+        peer.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        with peer.makefile("rb") as file:
+            assert file.readline().split()[1] == str(status).encode()
+
+
+@pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}]
 )
 def test_what_is_refused_says_nothing_of_the_cluster(

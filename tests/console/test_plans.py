@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.client import Client as AsyncClient
+from bkspark.metadata.bookie_plans import DRAIN, BookiePlans
 from tests.cluster import GuestCluster
 from tests.console.process import HTTP, ConsoleProcess, Page
 from tests.polling import wait_until
@@ -63,3 +67,13 @@ def test_a_bookie_is_maintained_restarted_and_drained_by_the_steps(zookeeper: Zo
         audit = visitor.get("/audit?change=drain").words
         assert f"drain bookie {bookie}" in audit
         assert "(for console:127.0.0.1)" in audit
+        assert says("seconds left 0")
+        asyncio.run(_store_progress(cluster.uri, bookie, {"ledgers_left": 1, "seconds_left": None}))
+        wait_until(lambda: says("seconds left unknown"), "the progress of another process")
+
+
+async def _store_progress(uri: str, bookie: str, progress: dict[str, object]) -> None:
+    """Store the progress of a drain, as the process does that carries it out."""
+    async with AsyncClient(uri) as client:
+        plans = BookiePlans(await client.tree(), client.uri)
+        assert await plans.update(bookie, DRAIN, lambda plan: replace(plan, progress=progress)) is not None

@@ -9,15 +9,17 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.errors import SessionExpired
+from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlan
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.auditor import Auditor
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions
 from tests.ledger.in_process import URI
-from tests.replication.test_worker_steps import CLOSED, LOST
+from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST
 from tests.simulation.virtual_loop import VirtualLoop
 
 DELAY_S = 100.0
@@ -160,6 +162,39 @@ def test_audit_ends_with_the_election() -> None:
         with pytest.raises(SessionExpired, match="not the auditor any more"):
             await one.auditor.audit([LOST], one.auditor._is_still_elected)
         assert await one.listed() == []
+
+    play(test)
+
+
+def test_check_of_ledgers_that_ends_after_the_election_is_not_noted() -> None:
+    """The next auditor would not check for a week what this one may have missed."""
+
+    async def test(world: World) -> None:
+        one, other = await world.process(), await world.process()
+        await one.auditor.refresh()
+        await other.auditor.refresh()
+        world.expire(one)
+        with pytest.raises(SessionExpired, match="not the auditor any more"):
+            await one.auditor._check_ledgers()
+        assert await other.cluster.store.all_checked_ms() is None
+
+    play(test)
+
+
+def test_auditor_looks_again_when_the_first_maintenance_ends() -> None:
+    async def test(world: World) -> None:
+        one = await world.process()
+        plans, now_ms = one.cluster.plans(), wall_clock_ms()
+        await plans.prepare()
+        for bookie, hours in ((LOST, 1), (ALSO_LOST, 2)):
+            await plans.set(BookiePlan(bookie, MAINTENANCE, "an operator", now_ms, now_ms + hours * 3_600_000))
+        wait_s = await one.auditor.refresh()
+        assert wait_s is not None
+        assert 0 < wait_s <= 3600
+        assert await one.listed() == [], "the bookie will be back"
+        await plans.end(LOST)
+        await one.auditor.refresh()
+        assert await one.listed() == [world.ledger_id]
 
     play(test)
 

@@ -172,6 +172,23 @@ def test_drain_closes_open_ledgers_only_if_asked_and_refuses_what_is_impossible(
         assert "does not run" in command(uri, "drain", bookie, code=2)[1]
 
 
+def test_time_left_is_unknown_when_only_blocked_ledgers_are_left(four: Cluster) -> None:
+    """It was what these have, divided by a rate that fell for ever."""
+    uri, bookie = four.uri, four.bookies[0].id
+    with Client(uri) as client:
+        named = naming(client, written(client, 8), bookie)
+        with client.create(ensemble=4, write_quorum=2, ack_quorum=2) as writer:
+            writer.append_many([b"x" * 100_000] * 40)
+        lines, shown = command_lines(uri, "drain", bookie, code=1)
+        last = [line for line in lines if line["ledgers_done"] == len(named)][-1]
+        assert list(last["blocked"]) == [str(writer.ledger_id)]
+        assert last["bytes"] - last["bytes_done"] > 1_000_000
+        assert last["seconds_left"] is None
+        assert "MiB/s, time left unknown; 1 are blocked" in shown
+        status, _ = command(uri, "drain", bookie, "--status")
+        assert status["progress"]["seconds_left"] is None
+
+
 @pytest.mark.parametrize(
     ("at_ms", "left", "is_said"),
     [(0, 3, True), (0, 0, False), (1 << 60, 3, False), ("soon", 3, False)],
@@ -189,7 +206,7 @@ def test_status_names_the_ledgers_that_wait_and_those_that_are_blocked() -> None
     blocked = {"7": "ledger 7 entry 0 could not be read\nfrom b:1", "8": "ledger 8: no spare bookie"}
     progress = {"ledgers": 5, "ledgers_left": 4, "waiting": [3, 4], "blocked": blocked}
     lines = status_line(BookiePlan("b:1", "drain", "amy@host", 0, progress=progress)).splitlines()
-    assert "2 wait for their writers; 2 are blocked" in lines[0]
+    assert "MiB/s, time left unknown; 2 wait for their writers; 2 are blocked" in lines[0]
     assert lines[1:] == [
         "  wait for their writers: 3, 4",
         "  ledger 7 is not moved yet: ledger 7 entry 0 could not be read\\nfrom b:1",

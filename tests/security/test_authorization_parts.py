@@ -386,6 +386,25 @@ def http_status(rules: str, method: str, path: str, principal: Principal = USER,
     return asyncio.run(run())
 
 
+def test_http_request_whose_right_is_withdrawn_while_its_ledger_is_looked_up_is_refused() -> None:
+    async def run() -> None:
+        asked: list[Callable[[Found], None]] = []
+        authorization = Authorization(
+            parse_rules(b"token:user read log:mine"), lambda _, on_found: asked.append(on_found), log_refusal
+        )
+        request = HttpRequest("GET", "/api/v2/ledgers/1", {"ledger_id": "1"}, principal=USER, role=Role.DESTROY)
+        permitted = asyncio.ensure_future(HttpPermit(authorization)("/api/v2/ledgers/{ledger_id}", request))
+        await asyncio.sleep(0)
+        authorization.set_rules(parse_rules(b"token:other read log:mine"))
+        (on_found,) = asked
+        on_found(LedgerFacts(1, "mine"))
+        with pytest.raises(HttpError) as caught:
+            await permitted
+        assert caught.value.status == 403
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("rules", "method", "path", "status"),
     [

@@ -3,8 +3,9 @@
 * **Credentials.** With an access file, a request needs a token (`Authorization: Bearer`) or a client certificate that
   the file names. Without an access file, but with a trust store, every accepted certificate has every role, as with
   Apache's bookies. Without both the server listens only at loopback (`settings`), and every sender has every role.
-* **Pages of browsers.** The name in `Host` must be one of ours, or an address. Requests that a page of another site
-  makes as a part of itself are refused, and also requests from such a page that would change something.
+* **Pages of browsers.** The name in `Host` must be one of ours, or an address, and so must the name in the target if
+  that is a URL. Requests that a page of another site makes as a part of itself are refused, and also requests from such
+  a page that would change something.
 * **Wrong tokens** are limited by address. A token is accepted only in a header, because a token in a URL would get into
   logs.
 """
@@ -58,19 +59,24 @@ class HttpAccess:
         self._attempts = FailedAttempts(time.monotonic)
 
     def caller(
-        self, peer: str, headers: Sequence[tuple[bytes, bytes]], certificate: Mapping[str, Any] | None
+        self,
+        peer: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        certificate: Mapping[str, Any] | None,
+        authority: str | None = None,
     ) -> Caller:
         """Return the sender of a request.
 
         Args:
             certificate: the peer's, as `getpeercert` returns it. It was checked.
+            authority: the host in the request's target; None: the target is a path.
 
         Raises:
             HttpError: the request is for another host, comes from a page of another site, has a wrong token, or has one
                 of the headers that decide this twice.
         """
         host, site, origin = _header(headers, b"host"), _header(headers, b"sec-fetch-site"), _header(headers, b"origin")
-        if host is not None and not is_known_host(host, self._hosts):
+        if not all(is_known_host(name, self._hosts) for name in (host, authority) if name is not None):
             raise HttpError(
                 HTTPStatus.MISDIRECTED_REQUEST, "this host name is not the bookie's: add it to httpServerAllowedHosts"
             )

@@ -89,17 +89,22 @@ class HttpResponse:
 
 
 def target_of(target: str) -> tuple[str, dict[str, str]]:
-    """Return (path, query parameters) of a request target. Only a path of the API refuses a repeated parameter.
+    """Return (path, query parameters) of a request target, in origin form or absolute form.
+
+    Only a path of the API refuses a repeated parameter.
 
     Raises:
         ValueError: it is not such a target; the message says why.
     """
     try:
-        parts = urlsplit(target)
+        # Without a scheme a path of two slashes would be read as a host.
+        parts = urlsplit(f"http://host{target}" if target.startswith("/") else target)
     except ValueError:
         raise ValueError("the target cannot be understood") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("the target is neither a path nor a URL of HTTP")
     try:
-        path = unquote(parts.path, errors="strict")
+        path = unquote(parts.path, errors="strict") or "/"
     except UnicodeDecodeError:
         raise ValueError("the path is not UTF-8") from None
     try:

@@ -27,6 +27,7 @@ import h11
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.log_limit import no_digits, place_of
+from bkspark.security.web import authority_of
 from bkspark.tasks import start_kept
 from bkspark.tls.gate import TlsGate
 from bookie_service.admin.http.access import HttpAccess
@@ -243,7 +244,7 @@ class _Connection(asyncio.Protocol):
             return failed(target, HttpError(HTTPStatus.BAD_REQUEST, f"the request cannot be used: {error}"))
         who = f"http:{self._peer}"
         try:
-            caller = self._access.caller(self._peer, headers, self._certificate)
+            caller = self._access.caller(self._peer, headers, self._certificate, authority_of(target))
             who = caller.who
             return await self._handler(
                 HttpRequest(

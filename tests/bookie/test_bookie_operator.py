@@ -1,0 +1,168 @@
+"""What operators see of a running bookie and change in it, whichever face they use."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.admin.live_commands import LiveCommands
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
+from bookie_service.operation.bookie_operator import BookieOperator, NotServing, Refused
+from bookie_service.operation.live_keys import LiveKeys
+from bookie_service.service import BookieService
+from bookie_service.settings.configuration import configure
+from bookie_service.storage.io.files import LocalFiles
+from tests.bookie.serving import no_suspects, service_options
+
+URI = MetadataUri.parse("zk://h/ledgers")
+
+
+class Registration:
+    """A registration that counts how often a command has waited for the cluster."""
+
+    is_registered = True
+    waits = 0
+
+    async def settled(self) -> None:
+        self.waits += 1
+
+
+class Bench:
+    """An operator of a running bookie."""
+
+    def __init__(self, service: BookieService) -> None:
+        self.service = service
+        self.registration = Registration()
+        self.operator = BookieOperator("b:1", service, LiveKeys(configure({}), None, {}), LocalFiles())
+
+
+def run(directory: Path, test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def serve() -> None:
+        service = BookieService(LocalFiles(), service_options(directory))
+        bench = Bench(service)
+        with pytest.raises(NotServing):
+            bench.operator.collection()
+        await service.start(no_suspects)
+        service.listen(socket.create_server(("127.0.0.1", 0)))
+        tree = MemoryStore().session()
+        await BookieRegistry(tree, URI).initialize_cluster()
+        metadata_view = LedgerMetadataView(tree, URI, "b:1")
+        await metadata_view.open()
+        service.start_collecting(metadata_view)
+        bench.operator.serve(bench.registration)
+        try:
+            await test(bench)
+        finally:
+            await service.stop(30.0)
+
+    asyncio.run(serve())
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "bookie_service.audit"]
+
+
+def test_limbo_is_listed_in_pages_of_which_each_begins_after_the_last_id(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.service.storage.store.limbo.begin([5, 8, 9])
+        assert bench.operator.limbo(-1, 2) == [5, 8]
+        assert bench.operator.limbo(8, 2) == [9]
+        assert bench.operator.limbo(9, 2) == []
+        assert bench.operator.state().limbo_ledgers == 3
+
+    run(tmp_path, test)
+
+
+def test_change_of_the_mode_returns_when_the_cluster_knows_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bookie_service.audit")
+
+    async def test(bench: Bench) -> None:
+        operator = bench.operator
+        assert await operator.set_read_only(True, "amy", "new\ndisk")
+        assert bench.registration.waits == 1
+        state = operator.state()
+        assert (state.read_only, state.set_by_operator, state.reason) == (True, True, "new\\ndisk")
+        assert await operator.set_read_only(True, "bob")
+        assert operator.state().reason == "new\\ndisk", "nothing is changed"
+        assert not await operator.set_read_only(False, "bob")
+        assert bench.registration.waits == 3
+        assert audited(caplog) == ["audit: amy: set read-only (new\\ndisk)", "audit: bob: set writable"]
+
+    run(tmp_path, test)
+
+
+def test_restart_that_is_requested_twice_is_done_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bookie_service.audit")
+
+    async def test(bench: Bench) -> None:
+        requested: list[str] = []
+        bench.operator.on_restart = lambda: requested.append("restart")
+        bench.operator.restart("amy")
+        bench.operator.restart("bob", "word")
+        assert (requested, bench.operator.restart_word) == (["restart"], "")
+        assert audited(caplog) == ["audit: amy: restart the bookie"]
+
+    run(tmp_path, test)
+
+
+def test_collection_leaves_out_what_is_suspended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bookie_service.audit")
+
+    async def test(bench: Bench) -> None:
+        operator = bench.operator
+        operator.suspend("amy", major=True)
+        await operator.collect("amy")
+        operator.suspend("amy", minor=True)
+        await operator.collect("amy")
+        operator.resume("amy", major=True, minor=True)
+        await operator.collect("amy")
+        assert [line.removeprefix("audit: amy: ") for line in audited(caplog)] == [
+            "suspend major compaction",
+            "collect garbage, with a minor compaction",
+            "suspend minor compaction",
+            "collect garbage, without compaction",
+            "resume minor compaction",
+            "resume major compaction",
+            "collect garbage, with a major compaction",
+        ]
+        operator.suspend("amy", collection=True)
+        assert operator.state().collection_suspended
+        with pytest.raises(Refused, match="resume it first"):
+            await operator.collect("amy")
+
+    run(tmp_path, test)
+
+
+def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        commands = LiveCommands(bench.operator)
+        await commands({"do": "suspend"}, "amy")
+        state = bench.operator.state()
+        assert (state.compaction_suspended, state.collection_suspended) == (("minor", "major"), False)
+        await commands({"do": "resume", "what": ["minor"]}, "amy")
+        assert bench.operator.state().compaction_suspended == ("major",)
+        await commands({"do": "resume"}, "amy")
+        assert bench.operator.state().compaction_suspended == ()
+
+    run(tmp_path, test)
+
+
+def test_files_of_each_kind_are_found_where_they_lie(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        current = tmp_path / "ledgers" / "current"
+        for folder in ("a/1", "a/2", "b/1"):
+            (current / folder).mkdir(parents=True)
+        for name in ("a/1/5.idx", "a/2/6.idx", "b/1/1.idx", "a/9.idx", "7.idx", "a/1/5.idx.rebuilt", "c.log"):
+            (current / name).write_bytes(b"")
+        assert bench.operator.disk_files("index") == ["1.idx", "5.idx", "6.idx"]
+        assert "c.log" in bench.operator.disk_files("entrylog")
+        assert bench.operator.disk_files("journal")
+
+    run(tmp_path, test)
