@@ -25,6 +25,7 @@ import pyarrow as pa
 from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.avro import arrow_of_avro, with_full_names
+from bkspark.pulsar.jackson import with_dates
 
 BYTES = "BYTES"
 STORED_TYPES = (
@@ -104,7 +105,8 @@ class Schema:
         return pa.struct({"key": self.key.arrow_type(), "value": self.value.arrow_type()})
 
     def avro(self) -> Any:
-        """Return the Avro schema of an AVRO or JSON schema, as JSON, with full names.
+        """Return the Avro schema of an AVRO or JSON schema, as JSON, with full names; of JSON, with Java's dates as the
+        times that Jackson writes.
 
         Raises:
             ConfigurationError: the definition is not an Avro schema.
@@ -116,7 +118,8 @@ class Schema:
                 f"version {self.version} of the topic's schema is {self.kind}, but not an Avro schema: "
                 "read the bytes with valueFormat=raw"
             ) from None
-        return with_full_names(found)
+        full = with_full_names(found)
+        return with_dates(full) if self.kind == "JSON" else full
 
 
 RAW = Schema(-1, BYTES)
