@@ -364,3 +364,54 @@ def _is_of_no_bytes(avro: Any, known: dict[str, bool]) -> bool:
         known[avro["name"]] = avro["size"] <= 0
         return known[avro["name"]]
     return bool(kind == "null")
+
+
+# ---- values that cannot be read by another version ----
+
+
+def decimal_conflict(writer: Any, reader: Any) -> tuple[str, str, str] | None:
+    """Return a field that is a decimal in one of two schemas and bytes or text in the other: its path and its types in
+    both; None if there is none. Names of types in the schemas must be full."""
+    known = [{each["name"]: each for each in _within(avro) if _defines(each)} for avro in (writer, reader)]
+    return _conflict("", (writer, reader), (known[0], known[1]))
+
+
+def _defines(avro: Any) -> bool:
+    return isinstance(avro, dict) and avro["type"] in _NAMED
+
+
+def _conflict(
+    path: str, pair: tuple[Any, Any], known: tuple[dict[str, Any], dict[str, Any]]
+) -> tuple[str, str, str] | None:
+    written, wanted = map(_only_member, pair, known)
+    if written is None or wanted is None:
+        return None
+    if written["type"] == wanted["type"] == "record":
+        before = {each["name"]: each["type"] for each in written["fields"]}
+        for each in wanted["fields"]:
+            name = each["name"]
+            inner = f"{path}.{name}" if path else name
+            found = _conflict(inner, (before[name], each["type"]), known) if name in before else None
+            if found is not None:
+                return found
+    for key in ("items", "values"):
+        if key in written and key in wanted:
+            return _conflict(path, (written[key], wanted[key]), known)
+    if is_decimal(written) == is_decimal(wanted) or not {written["type"], wanted["type"]} <= _OCTETS:
+        return None
+    return path, _shown_type(written), _shown_type(wanted)
+
+
+_OCTETS = {"bytes", "fixed", "string"}
+
+
+def _only_member(avro: Any, known: dict[str, Any]) -> Any:
+    """Return a type as an object; that of a union is its member beside null, or None if it has several."""
+    if isinstance(avro, list):
+        others = [each for each in avro if each != "null"]
+        return _only_member(others[0], known) if len(others) == 1 else None
+    return known.get(avro, {"type": avro}) if isinstance(avro, str) else avro
+
+
+def _shown_type(avro: dict[str, Any]) -> str:
+    return f"decimal({avro['precision']}, {avro.get('scale', 0)})" if is_decimal(avro) else str(avro["type"])

@@ -23,6 +23,7 @@ from bkspark.pulsar.avro import (
     are_numbers,
     arrow_of_avro,
     check_written,
+    decimal_conflict,
     has_choices,
     is_decimal,
     plain,
@@ -112,9 +113,20 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
             raise ValueError(f"{len(value) - stream.tell()} bytes follow its record: another schema wrote it")
         return found if convert is None else convert(found)
 
-    return lambda values: _array(
-        [None if value is None else row(value) for value in values.to_pylist()], stored, wanted
-    )
+    def decode(values: pa.Array) -> pa.Array:
+        try:
+            return _array([None if value is None else row(value) for value in values.to_pylist()], stored, wanted)
+        except (ArithmeticError, pa.ArrowException):
+            conflict = decimal_conflict(writer, reader)
+            if conflict is None:
+                raise
+            field, was, is_now = conflict
+            raise ValueError(
+                f"its field '{field}' is {was} in version {schema.version} of the topic's schema, with which it was "
+                f"written, and {is_now} in version {target.version}; use valueFormat=raw"
+            ) from None
+
+    return decode
 
 
 def _parsed(avro: Any, schema: Schema) -> Any:
