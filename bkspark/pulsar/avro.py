@@ -268,33 +268,50 @@ def _decimal_of(octets: bytes, avro: dict[str, Any]) -> Decimal:
     return Decimal((sign, digits, -avro.get("scale", 0)))
 
 
-def with_names_of(reader: Any, writer: Any) -> Any:
-    """Return a reader's schema that also takes records that the writer calls otherwise, as Java does: the writer's
-    names that it lacks are aliases of those of its own that the writer lacks."""
-    written = [each["name"] for each in _records_of(writer)]
-    own = {_short(each["name"]) for each in _records_of(reader)}
-    foreign = [name for name in written if _short(name) not in own]
-    known = set(map(_short, written))
+def as_written(reader: Any, writer: Any) -> Any:
+    """Return a reader's schema that also takes records that the writer calls otherwise, as Java does, and records
+    without a field that has no default: it is null then.
 
-    def renamed(avro: Any) -> Any:
+    The writer's names that the reader lacks are aliases of those of its own that the writer lacks.
+    """
+    written = list(_records_of(writer))
+    own = {_short(each["name"]) for each in _records_of(reader)}
+    foreign = [each for each in written if _short(each["name"]) not in own]
+
+    def adapted(avro: Any) -> Any:
         if isinstance(avro, list):
-            return [renamed(each) for each in avro]
+            return [adapted(each) for each in avro]
         if isinstance(avro, str):
             return avro
         found = dict(avro)
         for key in ("items", "values"):
             if key in found:
-                found[key] = renamed(found[key])
+                found[key] = adapted(found[key])
         if avro["type"] == "record":
-            found["fields"] = [{**each, "type": renamed(each["type"])} for each in avro["fields"]]
-            if _short(avro["name"]) not in known:
-                found["aliases"] = [*avro.get("aliases", []), *foreign]
+            same = [each for each in written if _short(each["name"]) == _short(avro["name"])]
+            if not same:
+                found["aliases"] = [*avro.get("aliases", []), *(each["name"] for each in foreign)]
+            may_be = [*(same or foreign), *([writer] if avro is reader and writer in written else [])]
+            fields = [{**each, "type": adapted(each["type"])} for each in avro["fields"]]
+            found["fields"] = [_nullable(each) if _is_missing(each, may_be) else each for each in fields]
         return found
 
-    found = renamed(reader)
+    found = adapted(reader)
     if isinstance(found, dict) and isinstance(writer, dict) and "record" == found["type"] == writer["type"]:
         found["aliases"] = [*found.get("aliases", []), writer["name"]]
     return found
+
+
+def _is_missing(field: dict[str, Any], records: list[dict[str, Any]]) -> bool:
+    """Whether a field without a default is not in each of these records."""
+    if "default" in field:
+        return False
+    return any(field["name"] not in {each["name"] for each in record["fields"]} for record in records)
+
+
+def _nullable(field: dict[str, Any]) -> dict[str, Any]:
+    kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    return {**field, "type": ["null", *(each for each in kinds if each != "null")], "default": None}
 
 
 def _short(name: str) -> str:

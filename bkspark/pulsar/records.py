@@ -22,13 +22,13 @@ from bkspark.errors import ConfigurationError
 from bkspark.pulsar.avro import (
     are_numbers,
     arrow_of_avro,
+    as_written,
     check_written,
     decimal_conflict,
     has_choices,
     is_decimal,
     plain,
     stored_type,
-    with_names_of,
 )
 from bkspark.pulsar.jackson import converter_of, number_of
 from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
@@ -96,7 +96,7 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
     parsed = _parsed(plain(writer), schema)
     # Resolving costs ten times as much, so it is done only if the schemas differ.
     is_same = plain(writer) == plain(reader)
-    resolved = None if is_same else _parsed(plain(with_names_of(reader, writer)), target)
+    resolved = None if is_same else _parsed(plain(as_written(reader, writer)), target)
     is_named = is_same and has_choices(writer)
     stored, wanted = stored_type(reader), arrow_of_avro(reader)
     convert = _Converters(is_json=False, is_named=is_named).of(reader)

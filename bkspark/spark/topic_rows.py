@@ -92,7 +92,7 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
-        self._newest = _target_of(facts.schemas, {self._schema.field(i).name.lower() for i in rows._payload})
+        self._newest = _target_of(facts.schemas, pa.struct([self._schema.field(i) for i in rows._payload]))
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
@@ -481,28 +481,38 @@ def _decodable(batch: EntryBatch) -> Iterator[Entries]:
         yield entries
 
 
-def _target_of(schemas: Mapping[int, Schema], columns: Set[str]) -> Schema:
-    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns,
-    the newest version of its type that has them all. A stream has the columns with which it began, which a later
-    version may lack.
-
-    Args:
-        columns: in lower case.
-    """
+def _target_of(schemas: Mapping[int, Schema], columns: pa.StructType) -> Schema:
+    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns
+    or of their fields, the newest version of its type that has them all. A stream has the columns with which it began,
+    which a later version may lack."""
     newest = schemas[max(schemas)] if schemas else RAW
-    for version in sorted(schemas, reverse=True):
-        if schemas[version].kind == newest.kind and columns <= _columns_of(schemas[version]):
-            return schemas[version]
+    wanted = _paths_of(columns)
+    for paths in (wanted, {path for path in wanted if len(path) == 1}):
+        for version in sorted(schemas, reverse=True):
+            if schemas[version].kind == newest.kind and paths <= _columns_of(schemas[version]):
+                return schemas[version]
     return newest
 
 
-def _columns_of(schema: Schema) -> Set[str]:
-    """Return the columns of a schema, in lower case; none if it cannot be used."""
+def _columns_of(schema: Schema) -> Set[tuple[str, ...]]:
+    """Return the paths of a schema's columns and of their fields; none if it cannot be used."""
     try:
-        kind = payload_type(schema)
+        return _paths_of(payload_type(schema))
     except ConfigurationError:
         return set()
-    return {kind.field(i).name.lower() for i in range(kind.num_fields)}
+
+
+def _paths_of(kind: pa.DataType) -> set[tuple[str, ...]]:
+    """Return the paths of all fields in a type, in lower case."""
+    if pa.types.is_list(kind):
+        return _paths_of(kind.value_type)
+    if pa.types.is_map(kind):
+        return _paths_of(kind.item_type)
+    found: set[tuple[str, ...]] = set()
+    for field in kind if pa.types.is_struct(kind) else ():
+        name = field.name.lower()
+        found |= {(name,), *((name, *path) for path in _paths_of(field.type))}
+    return found
 
 
 def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -101,6 +101,17 @@ def test_default_that_is_not_of_its_type_does_not_matter_where_it_is_not_used() 
     assert read(avro, written(avro, {"i": 1, "n": 2})) == {"i": 1, "n": 2}
 
 
+def test_field_without_a_default_is_null_where_it_was_not_written() -> None:
+    """Also within a record, whatever the writer calls it; another record may have a field of that name."""
+    old = record("Old", ("s", record("I", ("a", "int"))), ("b", "int"), ("of", {"type": "map", "values": "I"}))
+    new = record("R", ("s", record("J", ("a", "int"), ("b", "int"))), ("a", ["int", "null"]), ("b", "int"),
+                 ("of", {"type": "map", "values": "J"}))  # fmt: skip
+    value = {"s": {"a": 1}, "b": 2, "of": {"k": {"a": 3}}}
+    assert read(old, written(old, value), new) == {
+        "s": {"a": 1, "b": None}, "a": None, "b": 2, "of": [("k", {"a": 3, "b": None})],
+    }  # fmt: skip
+
+
 # ---- unions ----
 
 
