@@ -6,11 +6,14 @@ import base64
 import json
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, MalformedPayload, MetadataFormat
+from bkspark.pulsar.schemas import Schema
+from bkspark.pulsar.values import decoder_of
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, single
 from tests.pulsar.stored import StoredTopic
@@ -150,6 +153,16 @@ def native(*fields: tuple[str, int, int], root: str = "M", nested: DescriptorPro
     message = DescriptorProto(name=root)
     for name, number, kind in fields:
         message.field.add(name=name, number=number, type=kind, label=FieldDescriptorProto.LABEL_OPTIONAL)
+    if nested is not None:
+        # A field of the message's own, which has the name of its type.
+        message.nested_type.append(nested)
+        message.field.add(
+            name=nested.name,
+            number=1 + len(fields),
+            type=FieldDescriptorProto.TYPE_MESSAGE,
+            type_name=f".p.{root}.{nested.name}",
+            label=FieldDescriptorProto.LABEL_OPTIONAL,
+        )
     file = FileDescriptorProto(name="m.proto", package="p", syntax="proto3", message_type=[message])
     stored = base64.b64encode(FileDescriptorSet(file=[file]).SerializeToString()).decode()
     return json.dumps(
@@ -184,3 +197,16 @@ def test_protobuf_of_an_older_version_of_another_message_is_not_read_as_this_one
     topic.schemas(("PROTOBUF_NATIVE", old, {}), ("PROTOBUF_NATIVE", new, {}))
     topic.ledger([single(Message(b"\x0a\x01x"), **version(0))])
     assert [(row["name"], row["a"]) for row in read()] == [(None, "x")]
+
+
+def test_protobuf_fields_are_read_whatever_python_calls_so() -> None:
+    """A message of Python has attributes, too; a field may have the name of one of them, or of a keyword."""
+    names = ("class", "items", "values", "DESCRIPTOR", "SerializeToString", "HasField", "None", "__class__", "fields")
+    schema = Schema(0, "PROTOBUF_NATIVE", native(*((name, 1 + place, STRING) for place, name in enumerate(names))))
+    row = decoder_of(schema)(pa.array([b"".join(bytes([8 * (1 + place) | 2, 1, 97 + place]) for place in range(9))]))
+    assert row.to_pylist() == [dict(zip(names, "abcdefghi"))]
+    inner = DescriptorProto(name="HasField")
+    schema = Schema(0, "PROTOBUF_NATIVE", native(("DESCRIPTOR", 1, STRING), ("FromString", 2, STRING), nested=inner))
+    assert decoder_of(schema)(pa.array([b"\x12\0"])).to_pylist() == [
+        {"DESCRIPTOR": "", "FromString": "", "HasField": None},
+    ]
