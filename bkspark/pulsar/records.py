@@ -7,6 +7,7 @@ schema.
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import json
 import struct
@@ -80,7 +81,7 @@ def _checked(kind: type[T], value: Any) -> T:
     return value
 
 
-_NAMES: dict[type, str] = {dict: "object", list: "array"}
+_NAMES: dict[type, str] = {dict: "object", list: "array", str: "string"}
 
 
 def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
@@ -116,7 +117,7 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
     def decode(values: pa.Array) -> pa.Array:
         try:
             return _array([None if value is None else row(value) for value in values.to_pylist()], stored, wanted)
-        except (ArithmeticError, pa.ArrowException):
+        except (_Unfit, pa.ArrowException):
             conflict = decimal_conflict(writer, reader)
             if conflict is None:
                 raise
@@ -139,9 +140,26 @@ def _parsed(avro: Any, schema: Schema) -> Any:
         ) from None
 
 
+class _Unfit(ValueError):
+    """A parsed value is not one of its type."""
+
+
 def _array(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    found = pa.array(rows, stored)
-    return found if stored == wanted else found.cast(wanted)
+    """Return values as an array. Raises `_Unfit` with the field where a single value does not fit."""
+    try:
+        found = pa.array(rows, stored)
+        return found if stored == wanted else found.cast(wanted)
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        if len(rows) != 1 or not isinstance(rows[0], dict) or not pa.types.is_struct(stored):
+            raise
+        for place, field in enumerate(stored):
+            value = rows[0].get(field.name)
+            try:
+                pa.array([value], field.type).cast(wanted.field(place).type)
+            except (ValueError, TypeError, ArithmeticError, AttributeError):
+                why = f"its field '{field.name}' is {str(value)[:40]!r}, which cannot be {wanted.field(place).type}"
+                raise _Unfit(why) from None
+        raise _Unfit(str(error)) from None
 
 
 def _read_offset(schema: Schema) -> int:
@@ -318,7 +336,10 @@ def _pairs(item: Converter | None, value: dict[str, Any]) -> list[tuple[str, Any
 
 
 def _decimal(value: Any) -> Decimal:
-    return for_arrow(value if isinstance(value, Decimal) else Decimal(str(value)))
+    try:
+        return for_arrow(value if isinstance(value, Decimal) else Decimal(str(value)))
+    except ArithmeticError:
+        raise _Unfit(f"it holds {str(value)[:40]!r} where a decimal is expected") from None
 
 
 def _float(value: Any) -> float:
@@ -344,7 +365,13 @@ def _symbol(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-_base64 = partial(base64.b64decode, validate=True)
+def _base64(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_checked(str, value), validate=True)
+    except binascii.Error:
+        raise ValueError("it holds a text that is not Base64") from None
+
+
 _OF_JSON: dict[str, Converter] = {
     "bytes": _base64, "fixed": _base64, "float": _float, "double": _float, "enum": _symbol,
 }  # fmt: skip

@@ -241,7 +241,11 @@ class TopicView:
         if found is None and self.name.partition >= 0 and not await store.exists(self.name):
             return self.start, None  # a partition that no broker has loaded yet
         if found is None:
-            raise NoSuchLog(f"option 'startingSubscription': topic {self.name} has no subscription {name!r}")
+            names = ", ".join(await store.subscription_names(self.name))
+            raise NoSuchLog(
+                f"option 'startingSubscription': topic {self.name} has no subscription {name!r}; there are "
+                f"{names or 'none'}: correct the name, or begin with startingOffsets"
+            )
         position = self.after(found.cursor.mark_delete)
         first = found.cursor.first_left_in(EntryPosition(position.ledger_id, position.entry_id))
         return position, MessageId(position.ledger_id, position.entry_id, first) if first else None

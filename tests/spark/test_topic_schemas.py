@@ -86,6 +86,22 @@ def test_schema_whose_ledgers_are_all_gone_is_an_error_and_not_bytes(
     assert values(read(valueFormat="raw")) == [b"\0\0\0\1"]
 
 
+@pytest.mark.parametrize(("schema", "why"), [
+    ((99, b"", {}), "its type 99 is unknown"),
+    (("KEY_VALUE", b"", {}), "it holds no schema of a key and of a value"),
+    (("KEY_VALUE", bytes(8), {"key.schema.type": "ZIP"}), "the type 'ZIP' of its key is unknown"),
+    (("KEY_VALUE", bytes(8), {"key.schema.properties": "["}), "the properties of its key are not a JSON object"),
+])  # fmt: skip
+def test_schema_that_cannot_be_read_is_an_error_with_the_remedy(
+    topic: StoredTopic, read: Callable, schema: tuple, why: str
+) -> None:
+    topic.schemas(schema)
+    topic.ledger([single(Message(b"x"), **version(0))])
+    with pytest.raises(MetadataFormat, match=f"schema version 0 of {topic.name}, .*{why}: read .* valueFormat=raw"):
+        read()
+    assert values(read(valueFormat="raw")) == [b"x"]
+
+
 def test_version_whose_ledger_is_gone_or_empty_makes_its_messages_malformed(
     client: Client, topic: StoredTopic, read: Callable
 ) -> None:
