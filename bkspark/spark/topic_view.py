@@ -327,14 +327,15 @@ class TopicView:
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
     """Record the transactions in a batch. Malformed entries are ignored: the tasks that read them report them."""
-    try:
-        found.take(decode_entries(batch))
-    except MalformedEntry as error:
-        if len(batch) == 1:
-            return
-        middle = min(max(1, error.row), len(batch) - 1)
-        _take_transactions(found, batch.slice(0, middle))
-        _take_transactions(found, batch.slice(middle, len(batch)))
+    left = [batch]
+    while left:
+        some = left.pop()
+        try:
+            found.take(decode_entries(some))
+        except MalformedEntry as error:
+            if len(some) > 1:
+                middle = min(max(1, error.row), len(some) - 1)
+                left += [some.slice(middle, len(some)), some.slice(0, middle)]
 
 
 def aliases(name: TopicName) -> list[str]:
