@@ -534,3 +534,12 @@ def test_tasks_get_no_transactions_that_were_aborted_before_their_entries(
         assert task.facts[str(topic.name)].aborted == frozenset()
     finally:
         snapshots.delete()
+
+
+def test_least_number_of_entries_does_not_keep_a_query_with_an_end_waiting(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    topic.ledger(numbered(0, 1))
+    query = Query(cluster, topic, startingOffsets="earliest", minEntriesPerTrigger=3, maxTriggerDelay="1h")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == "0 1"
