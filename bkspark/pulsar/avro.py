@@ -268,33 +268,50 @@ def _decimal_of(octets: bytes, avro: dict[str, Any]) -> Decimal:
     return Decimal((sign, digits, -avro.get("scale", 0)))
 
 
-def with_names_of(reader: Any, writer: Any) -> Any:
-    """Return a reader's schema that also takes records that the writer calls otherwise, as Java does: the writer's
-    names that it lacks are aliases of those of its own that the writer lacks."""
-    written = [each["name"] for each in _records_of(writer)]
-    own = {_short(each["name"]) for each in _records_of(reader)}
-    foreign = [name for name in written if _short(name) not in own]
-    known = set(map(_short, written))
+def as_written(reader: Any, writer: Any) -> Any:
+    """Return a reader's schema that also takes records that the writer calls otherwise, as Java does, and records
+    without a field that has no default: it is null then.
 
-    def renamed(avro: Any) -> Any:
+    The writer's names that the reader lacks are aliases of those of its own that the writer lacks.
+    """
+    written = list(_records_of(writer))
+    own = {_short(each["name"]) for each in _records_of(reader)}
+    foreign = [each for each in written if _short(each["name"]) not in own]
+
+    def adapted(avro: Any) -> Any:
         if isinstance(avro, list):
-            return [renamed(each) for each in avro]
+            return [adapted(each) for each in avro]
         if isinstance(avro, str):
             return avro
         found = dict(avro)
         for key in ("items", "values"):
             if key in found:
-                found[key] = renamed(found[key])
+                found[key] = adapted(found[key])
         if avro["type"] == "record":
-            found["fields"] = [{**each, "type": renamed(each["type"])} for each in avro["fields"]]
-            if _short(avro["name"]) not in known:
-                found["aliases"] = [*avro.get("aliases", []), *foreign]
+            same = [each for each in written if _short(each["name"]) == _short(avro["name"])]
+            if not same:
+                found["aliases"] = [*avro.get("aliases", []), *(each["name"] for each in foreign)]
+            may_be = [*(same or foreign), *([writer] if avro is reader and writer in written else [])]
+            fields = [{**each, "type": adapted(each["type"])} for each in avro["fields"]]
+            found["fields"] = [_nullable(each) if _is_missing(each, may_be) else each for each in fields]
         return found
 
-    found = renamed(reader)
+    found = adapted(reader)
     if isinstance(found, dict) and isinstance(writer, dict) and "record" == found["type"] == writer["type"]:
         found["aliases"] = [*found.get("aliases", []), writer["name"]]
     return found
+
+
+def _is_missing(field: dict[str, Any], records: list[dict[str, Any]]) -> bool:
+    """Whether a field without a default is not in each of these records."""
+    if "default" in field:
+        return False
+    return any(field["name"] not in {each["name"] for each in record["fields"]} for record in records)
+
+
+def _nullable(field: dict[str, Any]) -> dict[str, Any]:
+    kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    return {**field, "type": ["null", *(each for each in kinds if each != "null")], "default": None}
 
 
 def _short(name: str) -> str:
@@ -364,3 +381,54 @@ def _is_of_no_bytes(avro: Any, known: dict[str, bool]) -> bool:
         known[avro["name"]] = avro["size"] <= 0
         return known[avro["name"]]
     return bool(kind == "null")
+
+
+# ---- values that cannot be read by another version ----
+
+
+def decimal_conflict(writer: Any, reader: Any) -> tuple[str, str, str] | None:
+    """Return a field that is a decimal in one of two schemas and bytes or text in the other: its path and its types in
+    both; None if there is none. Names of types in the schemas must be full."""
+    known = [{each["name"]: each for each in _within(avro) if _defines(each)} for avro in (writer, reader)]
+    return _conflict("", (writer, reader), (known[0], known[1]))
+
+
+def _defines(avro: Any) -> bool:
+    return isinstance(avro, dict) and avro["type"] in _NAMED
+
+
+def _conflict(
+    path: str, pair: tuple[Any, Any], known: tuple[dict[str, Any], dict[str, Any]]
+) -> tuple[str, str, str] | None:
+    written, wanted = map(_only_member, pair, known)
+    if written is None or wanted is None:
+        return None
+    if written["type"] == wanted["type"] == "record":
+        before = {each["name"]: each["type"] for each in written["fields"]}
+        for each in wanted["fields"]:
+            name = each["name"]
+            inner = f"{path}.{name}" if path else name
+            found = _conflict(inner, (before[name], each["type"]), known) if name in before else None
+            if found is not None:
+                return found
+    for key in ("items", "values"):
+        if key in written and key in wanted:
+            return _conflict(path, (written[key], wanted[key]), known)
+    if is_decimal(written) == is_decimal(wanted) or not {written["type"], wanted["type"]} <= _OCTETS:
+        return None
+    return path, _shown_type(written), _shown_type(wanted)
+
+
+_OCTETS = {"bytes", "fixed", "string"}
+
+
+def _only_member(avro: Any, known: dict[str, Any]) -> Any:
+    """Return a type as an object; that of a union is its member beside null, or None if it has several."""
+    if isinstance(avro, list):
+        others = [each for each in avro if each != "null"]
+        return _only_member(others[0], known) if len(others) == 1 else None
+    return known.get(avro, {"type": avro}) if isinstance(avro, str) else avro
+
+
+def _shown_type(avro: dict[str, Any]) -> str:
+    return f"decimal({avro['precision']}, {avro.get('scale', 0)})" if is_decimal(avro) else str(avro["type"])

@@ -7,8 +7,13 @@
     4 SNAPPY  a raw block that begins with its size
 
 A wrong size is an error: pyarrow returns as many bytes as requested, and bytes that LZ4 and Snappy did not fill are
-uninitialised memory. LZ4's format has no offset 0, but its decoder does not report one: the bytes of such a match are
-zeros, whatever the memory contained. Finding it here takes several times as long as decompressing.
+uninitialised memory.
+
+A match of LZ4 with offset 0 is damage, but the decoder does not report it: the bytes of such a match are zeros,
+whatever the memory contained. To find it, the block must be parsed from its beginning. In Python, this takes 0.3 to
+2 µs for a message, where decompressing takes 0.01 to 0.1 µs. Blocks without two zero bytes need no parsing, but each
+batch has them in the sizes of its messages. A search for four zero bytes in the output takes 0.1 to 0.5 µs, and finds
+them in most binary values. Therefore a block with offset 0 is not refused.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ LocalTime                           [3, 4, 5, 678901000]; seconds and nanosecond
 LocalDateTime                       [2020, 1, 2, 3, 4, 5, 678901000]
 BigDecimal, BigInteger              a number, where the schema says string
 char                                a text of one character, where the schema says int
-java.util.Date, java.sql.Timestamp  a number, where the schema says record without fields
+java.util.Date, java.util.Calendar, java.sql.Date, java.sql.Timestamp
+                                    milliseconds since 1970, where the schema says record without fields
+java.sql.Time                       a text, 03:04:05, where the schema says record without fields
 
 Other producers write the numbers that the schema says, which are accepted, too.
 """
@@ -33,6 +35,44 @@ _DIGITS = {"millis": 3, "micros": 6}
 _INSTANTS = {"timestamp-millis": 3, "timestamp-micros": 6}
 _NUMBERS_AS_TEXT = ("java.math.BigDecimal", "java.math.BigInteger")
 _EXACT = ("decimal", *_NUMBERS_AS_TEXT)
+
+_MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+_CLASSES = {
+    "java.util.Date": _MILLIS, "java.util.Calendar": _MILLIS, "java.sql.Date": _MILLIS, "java.sql.Timestamp": _MILLIS,
+    "java.sql.Time": "string",
+}  # fmt: skip
+"""What Jackson writes for classes of which the schema has no fields."""
+
+
+def with_dates(avro: Any) -> Any:
+    """Return a schema with full names in which Java's classes of dates and times are what Jackson writes for them."""
+    found = {each["name"] for each in _records_in(avro) if each["name"] in _CLASSES and not each["fields"]}
+    return _replaced(avro, {name: _CLASSES[name] for name in found}) if found else avro
+
+
+def _records_in(avro: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(avro, dict) and avro["type"] == "record":
+        yield avro
+        avro = [each["type"] for each in avro["fields"]]
+    for each in avro if isinstance(avro, list) else _inner(avro).values():
+        yield from _records_in(each)
+
+
+def _inner(avro: Any) -> dict[str, Any]:
+    """Return the types of an array's items and of a map's values."""
+    return {key: avro[key] for key in ("items", "values") if key in avro} if isinstance(avro, dict) else {}
+
+
+def _replaced(avro: Any, types: dict[str, Any]) -> Any:
+    if isinstance(avro, list):
+        return [_replaced(each, types) for each in avro]
+    if isinstance(avro, str):
+        return types.get(avro, avro)
+    if avro["type"] != "record":
+        return avro | {key: _replaced(each, types) for key, each in _inner(avro).items()}
+    if avro["name"] in types:
+        return types[avro["name"]]
+    return {**avro, "fields": [{**each, "type": _replaced(each["type"], types)} for each in avro["fields"]]}
 
 
 def number_of(avro: Any) -> Callable[[str], Any]:

@@ -130,7 +130,7 @@ def protobuf_decoder(written: bytes, newest: bytes) -> Callable[[pa.Array], pa.A
 
     def row(value: bytes) -> dict[str, Any]:
         try:
-            return _cells(made.FromString(value))
+            return _cells(made.FromString(value), descriptor)
         except DecodeError as error:
             raise ValueError(f"it is not a {descriptor.full_name}: {error}") from None
 
@@ -146,8 +146,9 @@ def _reader_of(written: bytes, newest: Descriptor) -> Descriptor:
     return newest if own.full_name == newest.full_name else own
 
 
-def _cells(message: Any) -> dict[str, Any]:
-    return {field.name: _cell(message, field) for field in message.DESCRIPTOR.fields}
+def _cells(message: Any, descriptor: Descriptor) -> dict[str, Any]:
+    # Attributes of the message itself, such as DESCRIPTOR, may be fields.
+    return {field.name: _cell(message, field) for field in descriptor.fields}
 
 
 def _cell(message: Any, field: FieldDescriptor) -> Any:
@@ -157,14 +158,14 @@ def _cell(message: Any, field: FieldDescriptor) -> Any:
         return [(key, _single(each, inner)) for key, each in value.items()]
     if field.is_repeated:
         return [_single(each, field) for each in value]
-    if field.has_presence and not message.HasField(field.name):
+    if field.has_presence and not type(message).HasField(message, field.name):
         return None
     return _single(value, field)
 
 
 def _single(value: Any, field: FieldDescriptor) -> Any:
     if field.cpp_type == _F.CPPTYPE_MESSAGE:
-        return _cells(value)
+        return _cells(value, field.message_type)
     if field.cpp_type == _F.CPPTYPE_ENUM:
         known = field.enum_type.values_by_number.get(value)
         return str(value) if known is None else known.name

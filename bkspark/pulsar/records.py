@@ -7,6 +7,7 @@ schema.
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import json
 import struct
@@ -22,12 +23,13 @@ from bkspark.errors import ConfigurationError
 from bkspark.pulsar.avro import (
     are_numbers,
     arrow_of_avro,
+    as_written,
     check_written,
+    decimal_conflict,
     has_choices,
     is_decimal,
     plain,
     stored_type,
-    with_names_of,
 )
 from bkspark.pulsar.jackson import converter_of, number_of
 from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
@@ -79,7 +81,7 @@ def _checked(kind: type[T], value: Any) -> T:
     return value
 
 
-_NAMES: dict[type, str] = {dict: "object", list: "array"}
+_NAMES: dict[type, str] = {dict: "object", list: "array", str: "string"}
 
 
 def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
@@ -95,7 +97,7 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
     parsed = _parsed(plain(writer), schema)
     # Resolving costs ten times as much, so it is done only if the schemas differ.
     is_same = plain(writer) == plain(reader)
-    resolved = None if is_same else _parsed(plain(with_names_of(reader, writer)), target)
+    resolved = None if is_same else _parsed(plain(as_written(reader, writer)), target)
     is_named = is_same and has_choices(writer)
     stored, wanted = stored_type(reader), arrow_of_avro(reader)
     convert = _Converters(is_json=False, is_named=is_named).of(reader)
@@ -112,9 +114,20 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
             raise ValueError(f"{len(value) - stream.tell()} bytes follow its record: another schema wrote it")
         return found if convert is None else convert(found)
 
-    return lambda values: _array(
-        [None if value is None else row(value) for value in values.to_pylist()], stored, wanted
-    )
+    def decode(values: pa.Array) -> pa.Array:
+        try:
+            return _array([None if value is None else row(value) for value in values.to_pylist()], stored, wanted)
+        except (_Unfit, pa.ArrowException):
+            conflict = decimal_conflict(writer, reader)
+            if conflict is None:
+                raise
+            field, was, is_now = conflict
+            raise ValueError(
+                f"its field '{field}' is {was} in version {schema.version} of the topic's schema, with which it was "
+                f"written, and {is_now} in version {target.version}; use valueFormat=raw"
+            ) from None
+
+    return decode
 
 
 def _parsed(avro: Any, schema: Schema) -> Any:
@@ -127,9 +140,26 @@ def _parsed(avro: Any, schema: Schema) -> Any:
         ) from None
 
 
+class _Unfit(ValueError):
+    """A parsed value is not one of its type."""
+
+
 def _array(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    found = pa.array(rows, stored)
-    return found if stored == wanted else found.cast(wanted)
+    """Return values as an array. Raises `_Unfit` with the field where a single value does not fit."""
+    try:
+        found = pa.array(rows, stored)
+        return found if stored == wanted else found.cast(wanted)
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        if len(rows) != 1 or not isinstance(rows[0], dict) or not pa.types.is_struct(stored):
+            raise
+        for place, field in enumerate(stored):
+            value = rows[0].get(field.name)
+            try:
+                pa.array([value], field.type).cast(wanted.field(place).type)
+            except (ValueError, TypeError, ArithmeticError, AttributeError):
+                why = f"its field '{field.name}' is {str(value)[:40]!r}, which cannot be {wanted.field(place).type}"
+                raise _Unfit(why) from None
+        raise _Unfit(str(error)) from None
 
 
 def _read_offset(schema: Schema) -> int:
@@ -306,7 +336,10 @@ def _pairs(item: Converter | None, value: dict[str, Any]) -> list[tuple[str, Any
 
 
 def _decimal(value: Any) -> Decimal:
-    return for_arrow(value if isinstance(value, Decimal) else Decimal(str(value)))
+    try:
+        return for_arrow(value if isinstance(value, Decimal) else Decimal(str(value)))
+    except ArithmeticError:
+        raise _Unfit(f"it holds {str(value)[:40]!r} where a decimal is expected") from None
 
 
 def _float(value: Any) -> float:
@@ -332,7 +365,13 @@ def _symbol(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-_base64 = partial(base64.b64decode, validate=True)
+def _base64(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_checked(str, value), validate=True)
+    except binascii.Error:
+        raise ValueError("it holds a text that is not Base64") from None
+
+
 _OF_JSON: dict[str, Converter] = {
     "bytes": _base64, "fixed": _base64, "float": _float, "double": _float, "enum": _symbol,
 }  # fmt: skip

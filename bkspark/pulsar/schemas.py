@@ -25,6 +25,7 @@ import pyarrow as pa
 from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.avro import arrow_of_avro, with_full_names
+from bkspark.pulsar.jackson import with_dates
 
 BYTES = "BYTES"
 STORED_TYPES = (
@@ -35,6 +36,7 @@ STORED_TYPES = (
 """Schema types by the stored number minus one: the stored number is one more than that of the wire protocol."""
 AVRO_READ_OFFSET = "__AVRO_READ_OFFSET__"
 INLINE, SEPARATED = "INLINE", "SEPARATED"
+_REMEDY = ": read the bytes with valueFormat=raw"
 _SIZE = struct.Struct(">i")
 _UTC_US = pa.timestamp("us", "UTC")
 
@@ -104,7 +106,8 @@ class Schema:
         return pa.struct({"key": self.key.arrow_type(), "value": self.value.arrow_type()})
 
     def avro(self) -> Any:
-        """Return the Avro schema of an AVRO or JSON schema, as JSON, with full names.
+        """Return the Avro schema of an AVRO or JSON schema, as JSON, with full names; of JSON, with Java's dates as the
+        times that Jackson writes.
 
         Raises:
             ConfigurationError: the definition is not an Avro schema.
@@ -116,7 +119,8 @@ class Schema:
                 f"version {self.version} of the topic's schema is {self.kind}, but not an Avro schema: "
                 "read the bytes with valueFormat=raw"
             ) from None
-        return with_full_names(found)
+        full = with_full_names(found)
+        return with_dates(full) if self.kind == "JSON" else full
 
 
 RAW = Schema(-1, BYTES)
@@ -130,7 +134,7 @@ def decode_schema(version: int, info: formats.SchemaInfo, source: str) -> Schema
         MetadataFormat: its type is unknown, or a KEY_VALUE schema lacks its two parts.
     """
     if not 0 < info.type <= len(STORED_TYPES):
-        raise MetadataFormat(f"{source}: its type {info.type} is unknown")
+        raise MetadataFormat(f"{source}: its type {info.type} is unknown{_REMEDY}")
     # One that says so was stored when all before it were deleted: what follows are bytes.
     kind = BYTES if info.deleted else STORED_TYPES[info.type - 1]
     properties = {each.key: each.value for each in info.props}
@@ -141,17 +145,17 @@ def decode_schema(version: int, info: formats.SchemaInfo, source: str) -> Schema
     for name in ("key", "value"):
         size = _SIZE.unpack_from(rest)[0] if len(rest) >= _SIZE.size else -1
         if not 0 <= size <= len(rest) - _SIZE.size:
-            raise MetadataFormat(f"{source}: it holds no schema of a key and of a value")
+            raise MetadataFormat(f"{source}: it holds no schema of a key and of a value{_REMEDY}")
         definition, rest = rest[_SIZE.size : _SIZE.size + size], rest[_SIZE.size + size :]
         part_kind = properties.get(f"{name}.schema.type", BYTES)
         part_kind = BYTES if part_kind == "NONE" else part_kind
         if part_kind not in STORED_TYPES or part_kind == "KEY_VALUE":
-            raise MetadataFormat(f"{source}: the type {part_kind!r} of its {name} is unknown")
+            raise MetadataFormat(f"{source}: the type {part_kind!r} of its {name} is unknown{_REMEDY}")
         try:
             own = json.loads(properties.get(f"{name}.schema.properties") or "{}")
         except (ValueError, RecursionError):
             own = None
         if not isinstance(own, dict):
-            raise MetadataFormat(f"{source}: the properties of its {name} are not a JSON object")
+            raise MetadataFormat(f"{source}: the properties of its {name} are not a JSON object{_REMEDY}")
         parts.append(Schema(version, part_kind, definition, {str(k): str(v) for k, v in own.items()}))
     return Schema(version, kind, b"", properties, parts[0], parts[1])

@@ -92,7 +92,7 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
-        self._newest = _target_of(facts.schemas, {self._schema.field(i).name.lower() for i in rows._payload})
+        self._newest = _target_of(facts.schemas, pa.struct([self._schema.field(i) for i in rows._payload]))
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
@@ -299,9 +299,30 @@ class TopicDecoder:
                 found[self._rows._corrupt] = self._corrupt_column(pc.if_else(blank, pa.scalar(None, pa.binary()), held))
         if not len(self._schema):
             return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
-        arrays = [check_nulls(_of_type(found[i], field.type), field) for i, field in enumerate(self._schema)]
-        made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return made if kept.all() else made.filter(pa.array(kept))
+        made = pa.RecordBatch.from_arrays(
+            [_of_type(found[i], field.type) for i, field in enumerate(self._schema)], schema=self._schema
+        )
+        if not kept.all():
+            made, messages = made.filter(pa.array(kept)), messages.select(kept)
+        self._check_nulls(made, messages)
+        return made
+
+    def _check_nulls(self, made: pa.RecordBatch, messages: Messages) -> None:
+        """Raise ConfigurationError if there is a null where the schema allows none: Spark would read a value there."""
+        for field, column in zip(self._schema, made.columns):
+            try:
+                check_nulls(column, field)
+            except ValueError as error:
+                if len(made) == 1:
+                    raise self._no_null(error, _place_of(messages, 0)) from None
+                for place in range(len(made)):
+                    self._check_nulls(made.slice(place, 1), messages.part(slice(place, place + 1)))
+
+    def _no_null(self, error: ValueError, place: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"topic {self._topic}, message {place}: {error}: let the column be null in .schema(), since a message may "
+            "have no value, or be malformed"
+        )
 
     def _corrupt_column(self, held: pa.Array) -> pa.Array:
         wanted = self._schema.field(self._rows._corrupt).type
@@ -356,6 +377,7 @@ class TopicDecoder:
                     f"column '{field.name}' is not in topic {self._topic}, whose payload has {', '.join(names)}: "
                     "correct the schema"
                 )
+            self._check_fields(field, structs.type.field(place))
             try:
                 found[i] = _of_type(flat[place], field.type)
             except pa.ArrowException as error:
@@ -364,6 +386,18 @@ class TopicDecoder:
                     f"{field.type}: correct the schema ({error})"
                 ) from None
         return found
+
+    def _check_fields(self, wanted: pa.Field, stored: pa.Field) -> None:
+        """Raise ConfigurationError if a column lacks a field that the schema says: Arrow would make it null."""
+        if wanted.type == stored.type or not wanted.type.num_fields:
+            return
+        known = _paths_of(stored.type)
+        missing = min(_paths_of(wanted.type) - known, default=None)
+        if missing is not None:
+            raise ConfigurationError(
+                f"field '{'.'.join((wanted.name, *missing))}' is not in topic {self._topic}, whose column "
+                f"'{stored.name}' has {', '.join(sorted(map('.'.join, known)))}: correct the schema"
+            )
 
     def _decoded(
         self, version: int, values: pa.Array, keys: pa.Array | None, messages: Messages, rows: np.ndarray
@@ -426,17 +460,12 @@ class TopicDecoder:
     def _check_mode(self, messages: Messages, place: int, reason: object) -> None:
         if self._mode is MalformedMode.FAILFAST:
             row = int(messages.entry[place])
-            index = int(messages.batch_index[place])
-            self._fail(
-                int(messages.entries.ledger_ids[row]),
-                int(messages.entries.entry_ids[row]),
-                f":-1:{index}" if index >= 0 else "",
-                reason,
-            )
+            ids = int(messages.entries.ledger_ids[row]), int(messages.entries.entry_ids[row])
+            self._fail(*ids, _place_of(messages, place), reason)
 
-    def _fail(self, ledger_id: int, entry_id: int, more: str, reason: object) -> NoReturn:
+    def _fail(self, ledger_id: int, entry_id: int, place: str, reason: object) -> NoReturn:
         raise MalformedPayload(
-            f"topic {self._topic}, message {ledger_id}:{entry_id}{more}: malformed: {reason}; read what is good with "
+            f"topic {self._topic}, message {place}: malformed: {reason}; read what is good with "
             "mode DROPMALFORMED or PERMISSIVE",
             ledger_id=ledger_id,
             entry_id=entry_id,
@@ -446,7 +475,7 @@ class TopicDecoder:
         """Yield what an entry that is malformed gives: a row of nulls with PERMISSIVE."""
         entry_id = batch.first_entry + row
         if self._mode is MalformedMode.FAILFAST:
-            self._fail(batch.ledger_id, entry_id, "", reason)
+            self._fail(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", reason)
         if self._mode is MalformedMode.DROPMALFORMED:
             return
         known = {
@@ -461,10 +490,22 @@ class TopicDecoder:
         ]
         if self._rows._corrupt >= 0:
             cells[self._rows._corrupt] = self._corrupt_column(pa.array([batch[row]], pa.binary()))
+        for cell, field in zip(cells, self._schema):
+            try:
+                check_nulls(cell, field)
+            except ValueError as error:
+                raise self._no_null(error, f"{batch.ledger_id}:{entry_id}") from None
         if cells:
             yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
         else:
             yield pa.record_batch({"rows": pa.nulls(1)}).select([])
+
+
+def _place_of(messages: Messages, place: int) -> str:
+    """Return the id of a message as users write it, without the partition."""
+    row, index = int(messages.entry[place]), int(messages.batch_index[place])
+    entry = f"{int(messages.entries.ledger_ids[row])}:{int(messages.entries.entry_ids[row])}"
+    return f"{entry}:-1:{index}" if index >= 0 else entry
 
 
 def _decodable(batch: EntryBatch) -> Iterator[Entries]:
@@ -481,28 +522,41 @@ def _decodable(batch: EntryBatch) -> Iterator[Entries]:
         yield entries
 
 
-def _target_of(schemas: Mapping[int, Schema], columns: Set[str]) -> Schema:
-    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns,
-    the newest version of its type that has them all. A stream has the columns with which it began, which a later
-    version may lack.
-
-    Args:
-        columns: in lower case.
-    """
+def _target_of(schemas: Mapping[int, Schema], columns: pa.StructType) -> Schema:
+    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns
+    or of their fields, the newest version of its type that has them all. A stream has the columns with which it began,
+    which a later version may lack."""
     newest = schemas[max(schemas)] if schemas else RAW
-    for version in sorted(schemas, reverse=True):
-        if schemas[version].kind == newest.kind and columns <= _columns_of(schemas[version]):
-            return schemas[version]
+    wanted = _lowered(_paths_of(columns))
+    for paths in (wanted, {path for path in wanted if len(path) == 1}):
+        for version in sorted(schemas, reverse=True):
+            if schemas[version].kind == newest.kind and paths <= _columns_of(schemas[version]):
+                return schemas[version]
     return newest
 
 
-def _columns_of(schema: Schema) -> Set[str]:
-    """Return the columns of a schema, in lower case; none if it cannot be used."""
+def _columns_of(schema: Schema) -> set[tuple[str, ...]]:
+    """Return the paths of a schema's columns and of their fields, in lower case; none if it cannot be used."""
     try:
-        kind = payload_type(schema)
+        return _lowered(_paths_of(payload_type(schema)))
     except ConfigurationError:
         return set()
-    return {kind.field(i).name.lower() for i in range(kind.num_fields)}
+
+
+def _lowered(paths: Set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    return {tuple(map(str.lower, path)) for path in paths}
+
+
+def _paths_of(kind: pa.DataType) -> set[tuple[str, ...]]:
+    """Return the paths of all fields in a type."""
+    if pa.types.is_list(kind):
+        return _paths_of(kind.value_type)
+    if pa.types.is_map(kind):
+        return _paths_of(kind.item_type)
+    found: set[tuple[str, ...]] = set()
+    for field in kind if pa.types.is_struct(kind) else ():
+        found |= {(field.name,), *((field.name, *path) for path in _paths_of(field.type))}
+    return found
 
 
 def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -241,7 +241,11 @@ class TopicView:
         if found is None and self.name.partition >= 0 and not await store.exists(self.name):
             return self.start, None  # a partition that no broker has loaded yet
         if found is None:
-            raise NoSuchLog(f"option 'startingSubscription': topic {self.name} has no subscription {name!r}")
+            names = ", ".join(await store.subscription_names(self.name))
+            raise NoSuchLog(
+                f"option 'startingSubscription': topic {self.name} has no subscription {name!r}; there are "
+                f"{names or 'none'}: correct the name, or begin with startingOffsets"
+            )
         position = self.after(found.cursor.mark_delete)
         first = found.cursor.first_left_in(EntryPosition(position.ledger_id, position.entry_id))
         return position, MessageId(position.ledger_id, position.entry_id, first) if first else None
@@ -323,14 +327,15 @@ class TopicView:
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
     """Record the transactions in a batch. Malformed entries are ignored: the tasks that read them report them."""
-    try:
-        found.take(decode_entries(batch))
-    except MalformedEntry as error:
-        if len(batch) == 1:
-            return
-        middle = min(max(1, error.row), len(batch) - 1)
-        _take_transactions(found, batch.slice(0, middle))
-        _take_transactions(found, batch.slice(middle, len(batch)))
+    left = [batch]
+    while left:
+        some = left.pop()
+        try:
+            found.take(decode_entries(some))
+        except MalformedEntry as error:
+            if len(some) > 1:
+                middle = min(max(1, error.row), len(some) - 1)
+                left += [some.slice(middle, len(some)), some.slice(0, middle)]
 
 
 def aliases(name: TopicName) -> list[str]:

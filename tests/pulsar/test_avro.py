@@ -101,6 +101,17 @@ def test_default_that_is_not_of_its_type_does_not_matter_where_it_is_not_used() 
     assert read(avro, written(avro, {"i": 1, "n": 2})) == {"i": 1, "n": 2}
 
 
+def test_field_without_a_default_is_null_where_it_was_not_written() -> None:
+    """Also within a record, whatever the writer calls it; another record may have a field of that name."""
+    old = record("Old", ("s", record("I", ("a", "int"))), ("b", "int"), ("of", {"type": "map", "values": "I"}))
+    new = record("R", ("s", record("J", ("a", "int"), ("b", "int"))), ("a", ["int", "null"]), ("b", "int"),
+                 ("of", {"type": "map", "values": "J"}))  # fmt: skip
+    value = {"s": {"a": 1}, "b": 2, "of": {"k": {"a": 3}}}
+    assert read(old, written(old, value), new) == {
+        "s": {"a": 1, "b": None}, "a": None, "b": 2, "of": [("k", {"a": 3, "b": None})],
+    }  # fmt: skip
+
+
 # ---- unions ----
 
 
@@ -150,6 +161,40 @@ def test_decimal_that_does_not_fit_its_fixed_is_its_bytes() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 2}
     avro = record("R", ("d", {**fixed, "logicalType": "decimal", "precision": 20}))
     assert read(avro, written(record("R", ("d", fixed)), {"d": b"\x01\x02"})) == {"d": b"\x01\x02"}
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+FIXED = {"type": "fixed", "name": "F", "size": 4}
+
+
+@pytest.mark.parametrize(("old", "new", "octets", "field", "was", "is_now"), [
+    ("bytes", DECIMAL, b"\x021", "f", "bytes", "decimal(9, 2)"),
+    (DECIMAL, "bytes", b"\x021", "f", "decimal(9, 2)", "bytes"),
+    ("string", DECIMAL, b"\x021", "f", "string", "decimal(9, 2)"),
+    (["null", "bytes"], [DECIMAL, "null"], b"\x02\x021", "f", "bytes", "decimal(9, 2)"),
+    (FIXED, {**FIXED, "logicalType": "decimal", "precision": 5}, b"1234", "f", "fixed", "decimal(5, 0)"),
+    ({"type": "array", "items": "bytes"}, {"type": "array", "items": DECIMAL}, b"\x02\x021\0", "f", "bytes",
+     "decimal(9, 2)"),
+    (record("I", ("m", {"type": "map", "values": "bytes"})), record("I", ("m", {"type": "map", "values": DECIMAL})),
+     b"\x02\x02k\x021\0", "f.m", "bytes", "decimal(9, 2)"),
+])  # fmt: skip
+def test_decimal_that_was_written_as_something_else_is_refused_by_name(
+    old: Any, new: Any, octets: bytes, field: str, was: str, is_now: str
+) -> None:
+    wanted = f"field '{field}' is {was} in version 0 of .*, and {is_now} in version 1; use valueFormat=raw"
+    with pytest.raises(ValueError, match=wanted.replace("(", r"\(").replace(")", r"\)")):
+        read(record("R", ("a", "int"), ("f", old)), b"\x02" + octets, record("R", ("a", "long"), ("f", new)))
+
+
+def test_null_is_read_whether_it_was_to_be_bytes_or_a_decimal() -> None:
+    assert read(record("R", ("f", ["null", "bytes"])), b"\0", record("R", ("f", ["null", DECIMAL]))) == {"f": None}
+
+
+def test_decimal_of_more_digits_or_that_may_be_null_is_read_as_it_was_written() -> None:
+    old = record("R", ("f", ["null", DECIMAL]), ("gone", "bytes"))
+    new = record("R", ("f", {**DECIMAL, "precision": 18}), ("g", ["null", DECIMAL]))
+    new["fields"][1]["default"] = None
+    assert read(old, written(old, {"f": Decimal("1.25"), "gone": b""}), new) == {"f": Decimal("1.25"), "g": None}
 
 
 # ---- what is refused ----

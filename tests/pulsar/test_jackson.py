@@ -47,7 +47,8 @@ def test_an_object_of_java_is_read_as_it_was_written() -> None:
     )
     assert decoder_of(schema)(pa.array([written])).to_pylist() == [{
         "ch": 99, "day": date(2020, 1, 2), "dec": "1.25", "inst": NOON.replace(microsecond=678_901),
-        "ldt": 1_577_934_245_000, "lt": 3_723_000, "ud": {}, "uuid": "00000000-0000-0001-0000-000000000002",
+        "ldt": 1_577_934_245_000, "lt": 3_723_000, "ud": NOON.replace(microsecond=678_000),
+        "uuid": "00000000-0000-0001-0000-000000000002",
     }]  # fmt: skip
 
 
@@ -62,6 +63,39 @@ def test_an_instant_is_in_seconds_and_a_number_is_what_the_schema_says(kind: dic
     assert read(kind, "-0.000000001", "-1E-9", "1E-9") == [
         datetime.fromtimestamp(step, UTC), datetime.fromtimestamp(step, UTC), datetime.fromtimestamp(0, UTC),
     ]  # fmt: skip
+
+
+def test_dates_of_java_are_read_though_their_schema_says_records_without_fields() -> None:
+    """As `JSONSchema.encode` writes them; a class that occurs again is only named."""
+    date, stamp = {"type": "record", "name": "Date", "namespace": "java.util", "fields": []}, {"namespace": "java.sql"}
+    fields = [
+        {"name": "by", "type": ["null", {"type": "map", "values": date}]},
+        {"name": "d", "type": ["null", "java.util.Date"]},
+        {"name": "many", "type": ["null", {"type": "array", "items": "java.util.Date"}]},
+        {"name": "ts", "type": ["null", {**date, **stamp, "name": "Timestamp"}]},
+        {"name": "sd", "type": ["null", {**date, **stamp}]},
+        {"name": "st", "type": ["null", {**date, **stamp, "name": "Time"}]},
+        {"name": "c", "type": ["null", {**date, "name": "Calendar"}]},
+    ]
+    schema = Schema(0, "JSON", json.dumps({"type": "record", "name": "P", "namespace": "D", "fields": fields}).encode())
+    written = (
+        b'{"d":1577934245000,"many":[-1,null],"by":{"k":7},"ts":1577934245678,"sd":1577934245678,"st":"01:00:00","c":5}'
+    )
+    millis = NOON.replace(microsecond=678_000)
+    assert decoder_of(schema)(pa.array([written, b"{}"])).to_pylist() == [
+        {
+            "by": [("k", datetime.fromtimestamp(0.007, UTC))], "d": NOON,
+            "many": [datetime.fromtimestamp(-0.001, UTC), None], "ts": millis, "sd": millis, "st": "01:00:00",
+            "c": datetime.fromtimestamp(0.005, UTC),
+        },
+        dict.fromkeys(("by", "d", "many", "ts", "sd", "st", "c")),
+    ]  # fmt: skip
+
+
+def test_record_of_another_class_without_fields_stays_one() -> None:
+    assert read({"type": "record", "name": "Date", "namespace": "mine", "fields": []}, "{}", "5") == [{}, {}]
+    own = {"type": "record", "name": "Date", "namespace": "java.util", "fields": [{"name": "n", "type": "int"}]}
+    assert read(own, '{"n": 1}') == [{"n": 1}]
 
 
 def test_times_of_arrays_and_lists_are_those_of_their_items() -> None:

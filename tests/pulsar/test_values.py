@@ -225,3 +225,28 @@ def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "STRING"))
     with pytest.raises(ValueError):
         key_value_decoder(schema, schema)(pa.array([payload]), pa.array([None], pa.binary()))
+
+
+def of_json(kind: Any, text: str) -> Any:
+    fields = [{"name": "a", "type": "int"}, {"name": "f", "type": kind}]
+    schema = Schema(0, "JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+    return decoder_of(schema)(pa.array([f'{{"a": 1, "f": {text}}}'.encode()])).to_pylist()
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+
+
+@pytest.mark.parametrize(("kind", "text", "why"), [
+    ("string", "5", "its field 'f' is '5', which cannot be string"),
+    ("int", "2147483648", "its field 'f' is '2147483648', which cannot be int32"),
+    ("long", '"x"', "its field 'f' is 'x', which cannot be int64"),
+    ({"type": "record", "name": "I", "fields": [{"name": "n", "type": "int"}]}, '{"n": "x"}',
+     r"its field 'f' is .*'n': 'x'.*, which cannot be struct<n: int32>"),
+    (DECIMAL, "1000", "its field 'f' is '1000', which cannot be decimal128"),
+    (DECIMAL, '"x"', "it holds 'x' where a decimal is expected"),
+    ("bytes", '"?"', "it holds a text that is not Base64"),
+    ("bytes", "5", "it holds a int where JSON's string is expected"),
+])  # fmt: skip
+def test_value_of_json_that_does_not_fit_is_named_with_its_field(kind: Any, text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        of_json(kind, text)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
 from bkspark.spark.ledger_offsets import LedgerIds, LedgerOffset, ManyLedgers
-from bkspark.spark.ledger_stream import LedgerStreamReader
+from bkspark.spark.ledger_stream import LedgerStreamReader, selection_text
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
@@ -276,3 +276,13 @@ def test_a_query_follows_ledgers_over_a_restart(
     run()
     run()  # new ledgers are noted in one batch, and read from the next on
     assert sorted(int(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).collect()) == list(range(9))
+
+
+def test_selection_is_the_same_in_whatever_order_its_ledgers_are_given() -> None:
+    """A restart with the same ledgers continues with the checkpoint."""
+
+    def text(ledgers: str) -> str:
+        return selection_text(SourceOptions.parse({"uri": "zk://a:1/ledgers", "ledgers": ledgers}))
+
+    assert text("7,5,9-12") == text("9-12,5,7")
+    assert text("7,5") != text("7,6")

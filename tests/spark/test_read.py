@@ -8,6 +8,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -221,8 +222,14 @@ def test_log_that_lost_all_entries_before_the_end_of_a_read_by_time_says_so(clus
     assert found(cluster, log=log, endingTimestamp="-1h") == []  # nothing is lost yet
     client.log(log).truncate("latest")
     append(client, log, 3)
-    with pytest.raises(DataLoss, match=f"option 'endingTimestamp': log {log} was truncated.*failOnDataLoss=false"):
+    with pytest.raises(
+        DataLoss, match=f"option 'endingTimestamp': log {log} was truncated.*failOnDataLoss=false"
+    ) as refused:
         found(cluster, log=log, endingTimestamp="-1h")
+    # A read up to the named time ends before the first entry that is left.
+    named = datetime.fromisoformat(str(refused.value).partition("use a time after ")[2].partition(",")[0])
+    with pytest.raises(DataLoss, match="was truncated"):
+        found(cluster, log=log, endingTimestamp=named.isoformat())
     assert found(cluster, log=log, endingTimestamp="-1h", failOnDataLoss="false") == []
     assert "none are read" in caplog.text
     caplog.clear()

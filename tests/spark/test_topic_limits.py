@@ -242,3 +242,14 @@ def test_compacted_ledger_that_is_named_by_itself_gives_the_messages_of_its_topi
         (b"3", data, 0, None),
     ]
     assert {row["__topic"] for row in found} == {str(topic.name)}
+
+
+def test_partition_that_is_named_beside_its_topic_is_read_once(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    first, second = (StoredTopic(client, f"{topic.name}-twice-partition-{number}") for number in range(2))
+    first.partitioned(2)
+    first.ledger(numbered(0))
+    second.ledger(numbered(1))
+    both = f"{second.name}, {first.name.whole}, {first.name}"
+    assert sorted(values(read(VALUE, topics=both))) == [b"0", b"1"]

@@ -7,8 +7,12 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from pyspark.sql.types import ArrayType, StructType
 
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.topic_read import TopicReader
+from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, framed, metadata_of, single
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import values
@@ -87,3 +91,49 @@ def test_encrypted_messages_of_a_topic_with_a_schema_need_the_raw_value_format(
         read(encrypted="raw")
     assert values(read(encrypted="raw", valueFormat="raw")) == [b"\0\0\0\1", b"\xffsealed"]
     assert values(read(encrypted="skip")) == [1]
+
+
+# ---- columns of a schema given to Spark ----
+
+
+def rows(cluster: Cluster, topic: StoredTopic, schema: StructType, **options: str) -> list[dict]:
+    parsed = SourceOptions.parse({"uri": cluster.uri, "topic": str(topic.name), **options})
+    reader = TopicReader(schema, parsed)
+    return [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
+
+
+def test_null_in_a_column_that_allows_none_is_an_error_with_its_position(cluster: Cluster, topic: StoredTopic) -> None:
+    """Spark would read what is below the null as a value."""
+    first = topic.ledger([single(Message(b"1", "k")), batch([Message(b"2", "k"), Message(None)])])
+    last = topic.ledger([b"no message"])
+    wanted = StructType().add("value", "binary", nullable=False)
+    for end, place, mode in ((f"{first}:1", f"{first}:1:-1:1", "FAILFAST"), ("latest", f"{last}:0", "PERMISSIVE")):
+        start = "earliest" if mode == "FAILFAST" else f"{last}:0"
+        given = {"startingOffsets": start, "endingOffsets": end, "mode": mode}
+        with pytest.raises(ConfigurationError, match=rf"message {place}: column 'value' is NOT NULL.*\.schema\(\)"):
+            rows(cluster, topic, wanted, **given)
+    with pytest.raises(ConfigurationError, match=f"message {first}:1:-1:1: column '__key' is NOT NULL"):
+        rows(cluster, topic, StructType().add("__key", "binary", nullable=False), endingOffsets=f"{first}:1")
+
+
+def test_malformed_message_is_dropped_also_where_its_column_allows_no_null(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    topic.schemas(("INT32", b"", {}))
+    topic.ledger([batch([Message(b"\0\0\0\1"), Message(b"?")], schema_version=bytes(8)), b"no message"])
+    wanted = StructType().add("value", "integer", nullable=False)
+    assert rows(cluster, topic, wanted, mode="DROPMALFORMED") == [{"value": 1}]
+
+
+def test_field_of_a_column_that_the_topic_lacks_is_refused(cluster: Cluster, topic: StoredTopic) -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "abc", "type": "int"}]}
+    fields = [{"name": "s", "type": inner}, {"name": "many", "type": {"type": "array", "items": "I"}}]
+    topic.schemas(("JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode(), {}))
+    topic.ledger([single(Message(b'{"s":{"abc":5},"many":[{"abc":6}]}'), schema_version=bytes(8))])
+    known, other = StructType().add("abc", "integer"), StructType().add("ABC", "integer")
+    assert rows(cluster, topic, StructType().add("S", known)) == [{"S": {"abc": 5}}]
+    refused = "field '{}' is not in topic .*, whose column '{}' has abc: correct the schema"
+    with pytest.raises(ConfigurationError, match=refused.format("S.ABC", "s")):
+        rows(cluster, topic, StructType().add("S", other))
+    with pytest.raises(ConfigurationError, match=refused.format("many.ABC", "many")):
+        rows(cluster, topic, StructType().add("many", ArrayType(other)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import random
 
@@ -10,13 +11,14 @@ import pytest
 from bkspark.blocking import Client, run
 from bkspark.errors import DataLoss, UnauthorizedAccess
 from bkspark.log.positions import Position
+from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
 from bkspark.spark import plan, topics
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import ReadableSegment, amount
-from bkspark.spark.topic_ledgers import Extents, TopicLists
+from bkspark.spark.topic_ledgers import Extents, TopicList, TopicLists
 from bkspark.spark.topic_read import TopicReader
-from bkspark.spark.topics import TopicPartition
+from bkspark.spark.topics import TopicPartition, TopicPlanner
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, chunked
 from tests.pulsar.stored import StoredTopic
@@ -155,3 +157,38 @@ def test_ledgers_that_a_list_calls_open_are_in_the_order_of_their_ids() -> None:
     assert [each.ledger_id for each in extents.back_from(3)] == [3, 1, 0]
     assert extents.of_ledger(2) is None
     assert extents.first_from(2) == segments[3]
+
+
+class ListsOfABusyBroker(TopicLists):
+    """After the first look at the topic's list, a broker replaces the open ledger, which is empty."""
+
+    def __init__(self, topic: StoredTopic) -> None:
+        super().__init__()
+        self._topic = topic
+        self.looks = 0
+
+    async def read(self, store: PulsarStore, topic: TopicName) -> TopicList:
+        found = await super().read(store, topic)
+        self.looks += 1
+        if self.looks == 1:
+            await asyncio.to_thread(self._replace)
+        return found
+
+    def _replace(self) -> None:
+        gone = self._topic.info.ledgerInfo.pop().ledgerId
+        self._topic.ledger(numbered(1))
+        self._topic.client.delete(gone)
+
+
+@pytest.mark.cluster
+def test_ledger_that_a_broker_replaces_while_its_list_is_read_is_not_lost(cluster: Cluster, topic: StoredTopic) -> None:
+    first = topic.ledger(numbered(0))
+    topic.ledger([], is_open=True)
+    lists = ListsOfABusyBroker(topic)
+    planner = TopicPlanner(SourceOptions.parse({"uri": cluster.uri, "topic": str(topic.name)}), lists=lists)
+    view = run(lambda: planner.look([topic.name]))[str(topic.name)]
+    assert [(each.ledger_id, each.end_entry) for each in view.extents] == [
+        (first, 1),
+        (topic.info.ledgerInfo[-1].ledgerId, 1),
+    ]
+    assert lists.looks == 2

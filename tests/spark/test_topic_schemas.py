@@ -6,11 +6,14 @@ import base64
 import json
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, MalformedPayload, MetadataFormat
+from bkspark.pulsar.schemas import Schema
+from bkspark.pulsar.values import decoder_of
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, single
 from tests.pulsar.stored import StoredTopic
@@ -83,6 +86,22 @@ def test_schema_whose_ledgers_are_all_gone_is_an_error_and_not_bytes(
     assert values(read(valueFormat="raw")) == [b"\0\0\0\1"]
 
 
+@pytest.mark.parametrize(("schema", "why"), [
+    ((99, b"", {}), "its type 99 is unknown"),
+    (("KEY_VALUE", b"", {}), "it holds no schema of a key and of a value"),
+    (("KEY_VALUE", bytes(8), {"key.schema.type": "ZIP"}), "the type 'ZIP' of its key is unknown"),
+    (("KEY_VALUE", bytes(8), {"key.schema.properties": "["}), "the properties of its key are not a JSON object"),
+])  # fmt: skip
+def test_schema_that_cannot_be_read_is_an_error_with_the_remedy(
+    topic: StoredTopic, read: Callable, schema: tuple, why: str
+) -> None:
+    topic.schemas(schema)
+    topic.ledger([single(Message(b"x"), **version(0))])
+    with pytest.raises(MetadataFormat, match=f"schema version 0 of {topic.name}, .*{why}: read .* valueFormat=raw"):
+        read()
+    assert values(read(valueFormat="raw")) == [b"x"]
+
+
 def test_version_whose_ledger_is_gone_or_empty_makes_its_messages_malformed(
     client: Client, topic: StoredTopic, read: Callable
 ) -> None:
@@ -150,6 +169,16 @@ def native(*fields: tuple[str, int, int], root: str = "M", nested: DescriptorPro
     message = DescriptorProto(name=root)
     for name, number, kind in fields:
         message.field.add(name=name, number=number, type=kind, label=FieldDescriptorProto.LABEL_OPTIONAL)
+    if nested is not None:
+        # A field of the message's own, which has the name of its type.
+        message.nested_type.append(nested)
+        message.field.add(
+            name=nested.name,
+            number=1 + len(fields),
+            type=FieldDescriptorProto.TYPE_MESSAGE,
+            type_name=f".p.{root}.{nested.name}",
+            label=FieldDescriptorProto.LABEL_OPTIONAL,
+        )
     file = FileDescriptorProto(name="m.proto", package="p", syntax="proto3", message_type=[message])
     stored = base64.b64encode(FileDescriptorSet(file=[file]).SerializeToString()).decode()
     return json.dumps(
@@ -184,3 +213,16 @@ def test_protobuf_of_an_older_version_of_another_message_is_not_read_as_this_one
     topic.schemas(("PROTOBUF_NATIVE", old, {}), ("PROTOBUF_NATIVE", new, {}))
     topic.ledger([single(Message(b"\x0a\x01x"), **version(0))])
     assert [(row["name"], row["a"]) for row in read()] == [(None, "x")]
+
+
+def test_protobuf_fields_are_read_whatever_python_calls_so() -> None:
+    """A message of Python has attributes, too; a field may have the name of one of them, or of a keyword."""
+    names = ("class", "items", "values", "DESCRIPTOR", "SerializeToString", "HasField", "None", "__class__", "fields")
+    schema = Schema(0, "PROTOBUF_NATIVE", native(*((name, 1 + place, STRING) for place, name in enumerate(names))))
+    row = decoder_of(schema)(pa.array([b"".join(bytes([8 * (1 + place) | 2, 1, 97 + place]) for place in range(9))]))
+    assert row.to_pylist() == [dict(zip(names, "abcdefghi"))]
+    inner = DescriptorProto(name="HasField")
+    schema = Schema(0, "PROTOBUF_NATIVE", native(("DESCRIPTOR", 1, STRING), ("FromString", 2, STRING), nested=inner))
+    assert decoder_of(schema)(pa.array([b"\x12\0"])).to_pylist() == [
+        {"DESCRIPTOR": "", "FromString": "", "HasField": None},
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from pyspark.sql.types import StructType
@@ -13,10 +14,19 @@ from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import ENTRIES_BEHIND
 from bkspark.spark.topic_stream import TopicStreamReader
-from bkspark.spark.topics import TopicPlanner
+from bkspark.spark.topics import TopicPartition, TopicPlanner
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.cluster import Cluster
-from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, marker, single
+from tests.pulsar.entries import (
+    PUBLISHED_MS,
+    Message,
+    batch,
+    chunked,
+    framed,
+    marker,
+    metadata_of,
+    single,
+)
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import numbered
 
@@ -454,3 +464,82 @@ def test_schema_that_a_stream_has_read_is_not_read_again(cluster: Cluster, clien
     topic.schemas(("STRING", b"", {}), ("STRING", b"", {"n": "1"}))
     topic.ledger([single(Message(b"c"), schema_version=(1).to_bytes(8))])
     assert batch_from(noted)[1] == ["c"]
+
+
+# ---- what is recorded of a position ----
+
+
+def test_ledger_that_a_limited_batch_has_read_to_its_end_may_be_trimmed(cluster: Cluster, topic: StoredTopic) -> None:
+    """The offset names the next ledger, although the limit ended the batch at the end of this one."""
+    topic.ledger(numbered(0, 1))
+    topic.ledger(numbered(2))
+    query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+    assert query.batch() == "0 1"
+    topic.trim()
+    query.restart()
+    assert query.batch() == "2"
+
+
+def test_topic_without_a_ledger_is_followed_from_its_beginning_over_a_restart(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    query = Query(cluster, topic)
+    query.restart()
+    topic.ledger(numbered(0))
+    assert query.batch() == "0"
+
+
+def test_start_before_now_leaves_out_what_is_older_in_the_same_ledger(cluster: Cluster, topic: StoredTopic) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    new = metadata_of(1)
+    new.publish_time = now_ms
+    topic.ledger([*numbered(0), framed(new, b"new")])
+    query = Query(cluster, topic, startingTimestamp="-1h")
+    assert now_ms - 3_600_000 <= query.offset["since"] <= now_ms
+    query.restart()
+    assert query.batch() == "new"
+
+
+def test_offset_with_an_unknown_member_is_refused(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic)
+    query.offset["topics"][str(topic.name)]["-1"]["more"] = 1
+    with pytest.raises(ConfigurationError, match=r"is not a position of topic .*: use a new checkpoint"):
+        query.batch()
+
+
+def test_transactions_that_no_snapshot_announces_end_the_stream_by_name(cluster: Cluster, topic: StoredTopic) -> None:
+    topic.ledger([single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=1)])
+    query = Query(cluster, topic, startingOffsets="earliest")
+    with pytest.raises(ConfigurationError, match=f"topic {topic.name} has transactions"):
+        query.batch()
+    query = Query(cluster, topic, startingOffsets="earliest", isolation="read_uncommitted")
+    assert query.batch() == "t"
+
+
+def test_tasks_get_no_transactions_that_were_aborted_before_their_entries(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    """Otherwise each task of a stream would get more of them."""
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+        topic.ledger([single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=1), marker(22, (0, 1)), *numbered(0)])
+        query = Query(cluster, topic, startingOffsets="earliest")
+        assert query.batch() == "0"
+        topic.ledger(numbered(1))
+        end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+        (task,) = query.reader.partitions(query.offset, end)
+        assert isinstance(task, TopicPartition)
+        assert task.facts[str(topic.name)].aborted == frozenset()
+    finally:
+        snapshots.delete()
+
+
+def test_least_number_of_entries_does_not_keep_a_query_with_an_end_waiting(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    topic.ledger(numbered(0, 1))
+    query = Query(cluster, topic, startingOffsets="earliest", minEntriesPerTrigger=3, maxTriggerDelay="1h")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == "0 1"

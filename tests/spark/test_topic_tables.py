@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from bkspark.blocking import Client
@@ -96,3 +98,15 @@ def test_topic_with_another_password_is_a_row_with_its_error(cluster: Cluster, t
         assert "managedLedgerPassword" in found[str(other.name)]["error"]
         assert found[str(topic.name)]["error"] is None
         other.delete()
+
+
+def test_times_and_partitions_of_a_topic_without_partitions(cluster: Cluster, topic: StoredTopic) -> None:
+    closed_ms = 1_700_000_000_123
+    topic.ledger(numbered(0), closed_ms=closed_ms)
+    topic.ledger([], is_open=True)
+    (row,) = (row for row in table(cluster.uri, "topics") if row["topic"] == str(topic.name))
+    assert (row["partitions"], row["ledgers"], row["entries"]) == (0, 2, 1)
+    rows = [row for row in table(cluster.uri, "topicLedgers") if row["topic"] == str(topic.name)]
+    assert [(row["partition"], row["closed"]) for row in rows] == [
+        (None, datetime.fromtimestamp(closed_ms / 1000, UTC)), (None, None),
+    ]  # fmt: skip

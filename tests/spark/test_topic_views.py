@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 
 import pytest
 
 from bkspark.client import Client
+from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
+from bkspark.pulsar.entries import decode_entries
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.metadata import EntryPosition, ListedLedger, ManagedLedger
 from bkspark.pulsar.names import TopicName
@@ -18,7 +20,7 @@ from bkspark.pulsar.transactions import Transactions
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import ReadableSegment
 from bkspark.spark.topic_ledgers import TopicList
-from bkspark.spark.topic_view import TopicView
+from bkspark.spark.topic_view import TopicView, _take_transactions
 from tests.ledger.in_process import InProcessCluster, run
 from tests.pulsar.entries import Message, marker, single
 from tests.spark.topic_reads import numbered
@@ -88,7 +90,11 @@ async def _bounds(topic: TopicView) -> tuple[Position, MessageId | None, Positio
 
 def bounds(look: Look, *counts: tuple[int, int], open_entries: int | None = None) -> tuple[object, ...]:
     """Return where the options let a read begin and end."""
-    coroutine = _bounds(view(look, counts, open_entries=open_entries))
+    return now(_bounds(view(look, counts, open_entries=open_entries)))
+
+
+def now(coroutine: Coroutine[object, None, tuple[object, ...]]) -> tuple[object, ...]:
+    """Return what a coroutine returns that waits for nothing."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -161,3 +167,32 @@ def test_transactions_are_scanned_to_a_ledgers_own_end_and_after_one_that_is_gon
         assert topic.end == at(others[1][0], 0)
 
     run(tmp_path, test, bookies=1)
+
+
+def test_position_at_the_end_of_a_ledger_is_that_of_the_next_one_with_entries(client: Client) -> None:
+    topic = view(Look(client), [(3, 2), (4, 0), (5, 2)])
+    assert topic.normal(at(3, 2)) == at(5, 0)
+    assert topic.normal(at(3, 1)) == at(3, 1)
+    assert topic.normal(at(5, 2)) == at(5, 2)
+
+
+def test_read_begins_after_a_ledger_that_was_dropped_as_empty(client: Client) -> None:
+    assert bounds(Look(client, startingOffsets="4:0"), (3, 2), (5, 2))[0] == at(5, 0)
+
+
+def test_entries_before_the_end_are_counted_from_the_oldest_open_transaction(client: Client) -> None:
+    topic = view(Look(client, startingOffsets="-2", endingOffsets="-1"), [(3, 3), (4, 4)])
+    found = Transactions()
+    found.take(decode_entries(EntryBatch.of([*numbered(0), of(1), *numbered(2, 3)], 4)))
+    topic.transactions = found
+    assert topic.end == at(4, 1)
+    assert now(_bounds(topic)) == (at(3, 2), None, at(4, 0), None)
+
+
+def test_many_malformed_entries_in_a_row_do_not_end_the_search_for_transactions() -> None:
+    """Each was a call within the one before."""
+    found = Transactions()
+    _take_transactions(found, EntryBatch.of([*[b"?"] * 3000, of(1), *[b"?"] * 10, of(2)], 5))
+    assert found.stop == EntryPosition(5, 3000)
+    _take_transactions(found, EntryBatch.of([marker(22, (0, 1)), b"?"], 6))
+    assert found.stop == EntryPosition(5, 3011)

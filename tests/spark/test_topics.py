@@ -154,7 +154,7 @@ def test_reading_begins_after_what_a_subscription_acknowledged(topic: StoredTopi
         "s/1", formats.ManagedCursorInfo(cursorsLedgerId=0, markDeleteLedgerId=ledger, markDeleteEntryId=0), newer
     )
     assert values(read(VALUE, startingSubscription="s/1")) == [b"2"]
-    with pytest.raises(NoSuchLog, match="no subscription"):
+    with pytest.raises(NoSuchLog, match="no subscription 'other'; there are s/1: correct the name, or begin with"):
         read(VALUE, startingSubscription="other")
 
 

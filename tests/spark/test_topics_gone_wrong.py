@@ -59,6 +59,15 @@ def test_ledger_is_read_to_its_own_end_where_the_list_says_less(topic: StoredTop
     assert values(read(VALUE, minPartitions=4)) == [b"0", b"1", b"2", b"3"]
 
 
+def test_ledger_that_has_fewer_entries_than_its_list_says_is_data_lost(topic: StoredTopic, read: Callable) -> None:
+    short = topic.ledger(numbered(0, 1))
+    topic.ledger(numbered(2))
+    topic.info.ledgerInfo[0].entries = 3
+    topic.save()
+    with pytest.raises(DataLoss, match=f"ledger {short}"):
+        read(VALUE)
+
+
 def test_open_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
     client: Client, topic: StoredTopic, read: Callable
 ) -> None:
@@ -115,6 +124,10 @@ def test_partition_that_was_never_loaded_has_no_subscription_and_no_messages(
     cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=ledger, markDeleteEntryId=0)
     part.subscription("s", cursor)
     assert values(read(VALUE, topic=part.name.whole, startingSubscription="s")) == [b"1"]
+    second = StoredTopic(client, f"{topic.name}-p-partition-1")
+    second.ledger(numbered(2))
+    with pytest.raises(NoSuchLog, match=f"topic {second.name} has no subscription 's'; there are none: correct"):
+        read(VALUE, topic=part.name.whole, startingSubscription="s")
 
 
 def test_compacted_ledger_that_is_gone_or_says_not_what_it_holds_is_an_error_of_the_topic(
