@@ -141,6 +141,18 @@ def test_force_answered_by_qa_bookies_confirms_what_they_had_acknowledged():
     assert writer.core.lac == 2
 
 
+def test_answer_that_was_made_before_a_force_takes_back_nothing_that_the_force_synced():
+    writer = Writer()
+    writer.add(3)
+    for slot in range(3):
+        writer.reply(slot, 0, 1, 2, synced=-1)
+    writer.sync()
+    writer.forced(0)
+    writer.reply(0, synced=0)
+    assert writer.core.lac == -1
+    assert writer.forced(1) == [effects.Confirm(2)]
+
+
 def test_sync_of_what_came_during_a_force_asks_again():
     writer = Writer((1, 1, 1))
     writer.add()
