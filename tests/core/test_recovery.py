@@ -363,8 +363,8 @@ def test_length_is_that_of_an_entry_that_confirms_just_the_entries_before_the_fr
 
 
 def test_bookie_that_reaches_less_far_makes_no_window_smaller():
-    for held in ({"b1": range(200), "b2": range(100)}, {"b1": range(100), "b2": range(200)}):
-        recovery = Recovery({**held, "b3": range(200)})
+    for others in ({"b1": range(200), "b2": range(100)}, {"b1": range(100), "b2": range(200)}):
+        recovery = Recovery({**others, "b3": range(200)})
         assert closed_at(recovery) == 199
         assert recovery.windows == [200]
 
