@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import BookKeeperError
+from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.gc.collection_options import CollectionOptions
@@ -18,6 +20,7 @@ from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.test_storage_edges import half_live
 
 MINOR, MAJOR = CompactionLevel(0.2, 10.0), CompactionLevel(0.8, 100.0)
 OFTEN = replace(UNLIMITED, interval_s=5.0, minor=MINOR, major=MAJOR)
@@ -265,6 +268,19 @@ def test_rewritten_logs_are_counted_with_the_bytes_that_they_free(tmp_path: Path
         assert bench.holds(1, range(10))
 
     with_collector(bench, OFTEN, test)
+
+
+def test_intent_of_a_compaction_is_the_last_thing_that_goes(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    (old_path,) = bench.log_paths
+    files.operations.clear()
+    assert bench.collect().compacted_logs == 1
+    gone = [path for operation, path in files.operations if operation == "remove" and not path.endswith(".new")]
+    assert gone == [old_path, os.path.join(bench.paths[0], intent_format.FILE_NAME)]
+    after = files.operations[files.operations.index(("remove", old_path)) :]
+    assert after.index(("sync_directory", bench.paths[0])) < after.index(("remove", gone[1]))
+    bench.store.close()
 
 
 def test_ledgers_that_are_written_between_passes_are_not_noted(tmp_path: Path) -> None:
