@@ -12,6 +12,7 @@ import pytest
 
 from bkspark.errors import BookKeeperError
 from bookie_service.formats import compaction as intent_format
+from bookie_service.formats import index_files
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.gc.collection_options import CollectionOptions
@@ -201,6 +202,34 @@ def test_fences_are_noted_durably_before_anything_of_their_ledgers_is_removed(tm
         assert [each in bench.store.tombstones for each in (1, 2, 3)] == [False, True, False]
 
     with_collector(bench, UNLIMITED, test)
+
+
+@pytest.mark.parametrize("others", [(), (6,)], ids=["alone", "with another"])
+def test_loss_of_an_index_file_is_noticed_though_its_ledger_was_about_to_be_dropped(
+    tmp_path: Path, others: tuple[int, ...]
+) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    for ledger_id in (5, *others):
+        bench.put(ledger_id, range(3))
+    bench.flush()
+    bench.delete(5, *others)
+    late: list[str] = []
+
+    def write_late(operation: str, path: str) -> bool:
+        """An add comes when the record says already that the ledger's file may go."""
+        if operation == "write" and os.path.basename(path).startswith(index_files.FILE_NAME) and not late:
+            late.append(path)
+            bench.put(5, range(3, 4))
+        return False
+
+    files.fault = write_late
+    assert bench.collect().dropped_ledgers == len(others)
+    assert late
+    (index_path,) = (str(path) for path in tmp_path.rglob("*.idx"))
+    files.remove(index_path)
+    assert "missing" in bench.store.index.lost(5)
+    bench.store.close()
 
 
 def test_pass_counts_logs_ledgers_and_bytes_as_it_found_them(tmp_path: Path) -> None:
