@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -309,6 +310,25 @@ def test_intent_of_a_compaction_is_the_last_thing_that_goes(tmp_path: Path) -> N
     assert gone == [old_path, os.path.join(bench.paths[0], intent_format.FILE_NAME)]
     after = files.operations[files.operations.index(("remove", old_path)) :]
     assert after.index(("sync_directory", bench.paths[0])) < after.index(("remove", gone[1]))
+    bench.store.close()
+
+
+@pytest.mark.parametrize(("operation", "code"), [("write", errno.EMFILE), ("sync_data", errno.EIO)])
+def test_process_must_end_when_it_is_unknown_where_the_index_points(tmp_path: Path, operation: str, code: int) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    (old_path,) = bench.log_paths
+    intent_path = os.path.join(bench.paths[0], intent_format.FILE_NAME)
+    files.code = code
+    files.fault = lambda which, path: which == operation and path.endswith(".idx") and os.path.exists(intent_path)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        bench.collect()
+    assert old_path in bench.log_paths
+    assert os.path.exists(intent_path)
+    files.fault = None
+    bench.reopen()
+    assert bench.holds(1, range(20))
+    assert old_path not in bench.log_paths
     bench.store.close()
 
 
