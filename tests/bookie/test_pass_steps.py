@@ -332,6 +332,34 @@ def test_process_must_end_when_it_is_unknown_where_the_index_points(tmp_path: Pa
     bench.store.close()
 
 
+def test_compaction_that_finds_no_space_for_the_index_reports_it_each_time_and_copies_no_other_log(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    files.code = errno.ENOSPC
+    files.fault = lambda operation, path: operation == "write" and path.endswith(".idx")
+    reports: list[str] = []
+
+    async def run() -> None:
+        callbacks = bench.callbacks(on_no_space=lambda: reports.append("no space"))
+        collector = GarbageCollector(bench.store, bench.compactor, bench.cluster, UNLIMITED, callbacks)
+        try:
+            for count in (1, 2):
+                assert (await collector.run_pass(is_forced=True)).compacted_logs == 0
+                assert reports == ["no space"] * count
+                assert len(bench.log_paths) == 2
+            files.fault = None
+            assert (await collector.run_pass(is_forced=True)).compacted_logs == 1
+        finally:
+            await collector.stop()
+
+    asyncio.run(run())
+    assert len(reports) == 2
+    assert bench.holds(1, range(20))
+    bench.store.close()
+
+
 def test_ledgers_that_are_written_between_passes_are_not_noted(tmp_path: Path) -> None:
     """Otherwise every ledger of a bookie would be noted, from the first pass on."""
     bench = Bench(tmp_path)
