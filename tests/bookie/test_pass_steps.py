@@ -332,6 +332,26 @@ def test_process_must_end_when_it_is_unknown_where_the_index_points(tmp_path: Pa
     bench.store.close()
 
 
+@pytest.mark.parametrize(("code", "is_of_disk"), [(errno.EIO, True), (errno.EROFS, True), (errno.EACCES, False)])
+def test_log_that_cannot_be_removed_may_stay_only_if_its_disk_fails(
+    tmp_path: Path, code: int, is_of_disk: bool
+) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    (old_path,) = bench.log_paths
+    files.code = code
+    files.fault = lambda operation, path: (operation, path) == ("remove", old_path)
+    if is_of_disk:
+        assert "may stay until the next start" in bench.collect().kept_because
+    else:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            bench.collect()
+    files.fault = None
+    bench.reopen()
+    assert bench.holds(1, range(20))
+    bench.store.close()
+
+
 def test_compaction_that_finds_no_space_for_the_index_reports_it_each_time_and_copies_no_other_log(
     tmp_path: Path,
 ) -> None:
