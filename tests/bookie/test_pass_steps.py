@@ -140,6 +140,29 @@ def test_other_options_keep_the_interval_of_passes_and_the_brake(tmp_path: Path)
     with_collector(Bench(tmp_path), OFTEN, test)
 
 
+def test_pass_that_was_requested_just_before_collection_is_suspended_does_not_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.delete(1)
+
+    async def test(clocked: Clocked) -> None:
+        collector = clocked.collector
+
+        async def suspend() -> None:
+            collector.status.is_suspended = True
+
+        collector.start()
+        refusal, _ = await asyncio.gather(collector.collect(), suspend(), return_exceptions=True)
+        assert isinstance(refusal, BookKeeperError)
+        assert str(refusal) == SUSPENDED
+        collector.status.is_suspended = False
+        assert (await collector.collect()).dropped_ledgers == 1
+        assert collector.status.passes == 1
+
+    with_collector(bench, UNLIMITED, test)
+
+
 # ---- the pass ----
 
 
@@ -357,8 +380,14 @@ def test_compaction_that_finds_no_space_for_the_index_reports_it_each_time_and_c
 ) -> None:
     files = FaultyFiles()
     bench = half_live(tmp_path, files)
+    bench.put(3, range(20))
+    bench.put(4, range(20))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.drop(4)
     files.code = errno.ENOSPC
     files.fault = lambda operation, path: operation == "write" and path.endswith(".idx")
+    files.operations.clear()
     reports: list[str] = []
 
     async def run() -> None:
@@ -368,15 +397,18 @@ def test_compaction_that_finds_no_space_for_the_index_reports_it_each_time_and_c
             for count in (1, 2):
                 assert (await collector.run_pass(is_forced=True)).compacted_logs == 0
                 assert reports == ["no space"] * count
-                assert len(bench.log_paths) == 2
+                assert len(bench.log_paths) == 3
+                made = [path for operation, path in files.operations if operation == "create"]
+                assert sum(path.endswith(SUFFIX) for path in made) == 1
             files.fault = None
-            assert (await collector.run_pass(is_forced=True)).compacted_logs == 1
+            assert (await collector.run_pass(is_forced=True)).compacted_logs == 2
         finally:
             await collector.stop()
 
     asyncio.run(run())
     assert len(reports) == 2
     assert bench.holds(1, range(20))
+    assert bench.holds(3, range(20))
     bench.store.close()
 
 
