@@ -182,6 +182,27 @@ def test_ledgers_of_other_bookies_are_looked_for_at_exactly_their_interval(tmp_p
     with_collector(bench, replace(OFTEN, overreplicated_interval_s=100.0), test)
 
 
+def test_ledger_that_existed_again_needs_two_new_proofs(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+
+    async def test(clocked: Clocked) -> None:
+        dropped = []
+        for exists in (False, True, False, False):
+            clocked.now_s += OFTEN.interval_s
+            if exists:
+                bench.cluster.existing.add(1)
+            else:
+                bench.delete(1)
+            # A listing that lags behind never has it.
+            bench.cluster.unlisted.add(1)
+            dropped.append((await clocked.collector.run_pass(is_forced=False)).dropped_ledgers)
+        assert dropped == [0, 0, 0, 1]
+
+    with_collector(bench, OFTEN, test)
+
+
 def test_log_that_is_completed_while_a_pass_counts_is_kept(tmp_path: Path) -> None:
     """Logs are listed first: a ledger of a log that is listed is then in the list of ledgers."""
     bench = Bench(tmp_path)
