@@ -190,7 +190,7 @@ def test_ledger_that_comes_to_this_bookie_before_it_is_locked_is_not_elsewhere()
     asyncio.run(run())
 
 
-def test_lock_that_cannot_be_removed_ends_with_the_session_and_is_no_error() -> None:
+def test_lock_that_cannot_be_removed_ends_with_the_session_and_raises_nothing() -> None:
     async def run() -> None:
         server = MemoryStore()
         tree = LockedTree(server, 1_010, 10.0)
