@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -109,6 +110,67 @@ def test_directory_that_is_busy_is_left_out_and_gets_the_next_mark(directories: 
     threads.settle()
     threads.stop()
     assert [Marks(FaultyFiles(), [each]).read(0) for each in directories] == [HIGH] * 3
+
+
+def test_marks_that_no_directory_took_while_another_is_busy_are_not_written(directories: list[str]) -> None:
+    """Otherwise the journal files before them would be released, and the mark of the busy disk is an earlier one."""
+    files = FaultyFiles()
+    threads = DiskThreads(directories, stall_s=0.0)
+    threads.waits = False
+    marks = Marks(files, directories, threads)
+    held: Future[None] = Future()
+    threads.run({1: held.result})
+    files.code = errno.ENOSPC
+    files.fault = lambda operation, path: True
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        marks.write([HIGH])
+    held.set_result(None)
+    threads.stop()
+
+
+def test_error_of_a_late_write_that_has_nothing_to_do_with_its_disk_is_raised_by_the_next(
+    directories: list[str],
+) -> None:
+    files = FaultyFiles()
+    threads = DiskThreads(directories, stall_s=0.0)
+    threads.waits = False
+    marks = Marks(files, directories, threads)
+    may_fail = threading.Event()
+    files.code = errno.EMFILE
+    files.fault = lambda operation, path: path.startswith(directories[1]) and may_fail.wait(60)
+    marks.write([LOW])
+    may_fail.set()
+    threads.settle()
+    files.fault = None
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        marks.write([HIGH])
+    threads.stop()
+
+
+def test_lack_of_space_counts_more_than_a_disk_that_fails_when_no_directory_takes_the_marks(
+    directories: list[str],
+) -> None:
+    """The checkpoint is tried again when there may be space; any other error ends the process."""
+    files = FaultyFiles()
+
+    def fault(operation: str, path: str) -> bool:
+        files.code = errno.ENOSPC if path.startswith(directories[2]) else errno.EIO
+        return True
+
+    files.fault = fault
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        Marks(files, directories).write([HIGH])
+
+
+def test_directory_that_takes_no_marks_is_logged_once_each_time_it_begins(
+    directories: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    marks = Marks(files, directories)
+    for refuses in (True, True, False, True):
+        files.fault = (lambda operation, path: path.startswith(directories[1])) if refuses else None
+        marks.write([HIGH])
+    assert caplog.text.count(f"not to {directories[1]}") == 2
 
 
 def test_mark_that_no_directory_takes_is_an_error(directories: list[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -37,6 +40,41 @@ def test_addresses_of_bookies_are_looked_up_again_and_again() -> None:
         await until(lambda: peers.addresses == {"127.0.0.1"}, "the first look-up")
         await registry.register("b", BookieAddress("10.1.2.3", 1))
         await until(lambda: peers.addresses == {"127.0.0.1", "10.1.2.3"}, "another look-up")
+        await peers.stop()
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [(socket.gaierror(socket.EAI_NONAME, "unknown"), {"127.0.0.1"}), (OSError(errno.EMFILE, "too many files"), set())],
+    ids=["unknown", "cannot be looked up"],
+)
+def test_bookie_whose_name_has_no_address_hides_no_other_one(error: OSError, found: set[str]) -> None:
+    """Any other error says nothing about the name: the look-up is repeated, and meanwhile the last addresses count."""
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        resolve, attempts, fails = loop.getaddrinfo, 0, True
+
+        async def failing(host: str, *arguments: Any, **named: Any) -> Any:
+            nonlocal attempts
+            attempts += host == "bookie-b"
+            if host == "bookie-b" and fails:
+                raise error
+            return await resolve("10.1.2.3" if host == "bookie-b" else host, *arguments, **named)
+
+        loop.getaddrinfo = failing  # type: ignore[method-assign,assignment]
+        registry = BookieRegistry(MemoryStore().session(), URI)
+        await registry.initialize_cluster()
+        for bookie_id, host in (("a", "127.0.0.1"), ("b", "bookie-b")):
+            await registry.register(bookie_id, BookieAddress(host, 1))
+        peers = ClusterPeers(registry, interval_s=0.01)
+        peers.start()
+        await until(lambda: attempts > 1, "the second look-up")
+        assert peers.addresses == found
+        fails = False
+        await until(lambda: peers.addresses == {"127.0.0.1", "10.1.2.3"}, "a look-up that succeeds")
         await peers.stop()
 
     asyncio.run(look())

@@ -236,6 +236,7 @@ def test_list_that_fails_in_the_middle_is_answered_eio_and_the_next_one_is_built
     bench.machine.finish()
     assert bench.log == ["begin a", "refuse a EIO", "begin b", "finish b"]
     assert line in caplog.text
+    assert ("a defect of the bookie" in caplog.text) == isinstance(error, RuntimeError)
     assert client.gave_up == []
     assert len(bench.lists) == 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,10 +14,13 @@ from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
 from bookie_service.engine.responses import Parts
+from bookie_service.storage.io.disk_threads import InTurn
 from bookie_service.storage.ledgers import base
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_scan import LogScan
+from tests.bookie.collecting import Bench
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_changes import KEY, add, entry
 from tests.bookie.test_durable_steps import twin_of
 from tests.crash.history import History
@@ -190,3 +195,83 @@ def test_adds_that_wait_for_room_are_answered_when_there_is_no_space_for_it() ->
     assert not twin.disks.is_stuck
     assert not twin.disks.is_read_only
     assert [twin.read(4, entry_id)[0] for entry_id in range(accepted)] == [Status.EOK] * accepted
+
+
+# ---- errors, and the lock ----
+
+
+def flush_to_make_room(bench: Bench) -> bool:
+    """Flush what is in memory; return whether that advances the marks."""
+    flush = bench.store.begin_flush(advances_checkpoint=False)
+    assert flush is not None
+    bench.store.write_flush(flush)
+    bench.store.end_flush(flush)
+    return flush.advances_checkpoint
+
+
+def test_bytes_before_the_marks_do_not_count_as_bytes_that_a_start_would_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_UNMARKED_BYTES_MAX", 3000)
+    bench = Bench(tmp_path)
+    advances = []
+    for first in range(0, 100, 10):
+        bench.put(1, range(first, first + 10))
+        advances.append(flush_to_make_room(bench))
+    assert advances == [False, False, True] * 3 + [False]
+    bench.store.close()
+
+
+def test_logs_are_settled_later_if_the_index_has_no_space_and_any_other_error_is_raised(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    bench.put(1, range(3))
+    assert not flush_to_make_room(bench)
+    files.fault = lambda operation, path: operation == "write" and path.endswith(".idx")
+    files.code = errno.EMFILE
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        bench.store.seal_logs()
+    files.code = errno.ENOSPC
+    bench.store.seal_logs()
+    assert bench.store.logs.rotated() == []
+    files.fault = None
+    bench.store.seal_logs()
+    assert len(bench.store.logs.rotated()) == 1
+    bench.store.close()
+
+
+def test_ledger_on_a_failing_disk_may_be_dropped_and_a_lack_of_the_process_is_raised(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.reopen()
+    files.fault = lambda operation, path: operation == "read" and path.endswith(".idx")
+    files.code = errno.ENOMEM
+    with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
+        bench.store.droppable([1])
+    files.code = errno.EIO
+    assert bench.store.droppable([1]) == [(1, True)], "its fence is unknown"
+    files.fault = None
+    bench.store.close()
+
+
+class SettlingDisks(InTurn):
+    """Disks that are never late, and record whether a lock is held when someone waits for them."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self.held: list[bool] = []
+
+    def settle(self) -> None:
+        self.held.append(self._lock.locked())
+
+
+def test_late_disk_is_waited_for_before_flushes_are_kept_out_and_again_afterwards(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    disks = bench.store.disks = SettlingDisks(bench.store.writing)
+    bench.store.keep_prepared([1])
+    assert disks.held == [False, True]
+    bench.store.close()

@@ -336,6 +336,33 @@ def test_directory_of_an_earlier_version_gets_its_place_when_its_disk_takes_it(t
     assert bookie.contents() == before
 
 
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EIO])
+def test_journal_directory_that_takes_no_place_refuses_the_start(tmp_path: Path, code: int) -> None:
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    os.unlink(layout.place_path(bookie.directories[0]))
+    bookie.files = gone(bookie.directories[0])
+    bookie.files.code = code
+    everywhere = bookie.files.fault
+    assert everywhere is not None
+    bookie.files.fault = lambda operation, path: operation in {"create", "write"} and everywhere(operation, path)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        bookie.start()
+
+
+def test_what_a_directory_holds_does_not_count_if_its_disk_failed_a_moment_before(tmp_path: Path) -> None:
+    """A disk that fails now and then may not show all that it holds: an empty directory would refuse the start."""
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    shutil.rmtree(layout.current(bookie.ledgers[1]))
+    bookie.files = gone(bookie.ledgers[1])
+    bookie.files.fault = lambda operation, path: (operation, path) == ("open", bookie.ledgers[1])
+    identity = bookie.start()
+    assert list(identity.unreadable) == [bookie.ledgers[1]]
+    assert not os.path.exists(layout.current(bookie.ledgers[1]))
+    identity.release()
+
+
 @pytest.mark.parametrize("which", [(0,), (2, 3), (0, 1, 2, 3)], ids=["a journal", "all ledgers", "everything"])
 def test_bookie_does_not_start_without_its_journal_or_without_all_ledger_directories(
     tmp_path: Path, which: tuple[int, ...]

@@ -493,6 +493,18 @@ def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_s
     assert len(list(tmp_path.iterdir())) < 15
 
 
+def test_file_that_was_removed_for_space_is_not_reused(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 200_000)
+    journal = Journal(disk, str(tmp_path), replace(OPTIONS, file_bytes_max=20_000, reuse_files=True), START)
+    for _ in range(12):
+        journal.append([record(bytes(5000))])
+    journal.forget_before(journal.end)
+    disk.room = sum(path.stat().st_size for path in tmp_path.iterdir())
+    for size in (30_000, 1):
+        journal.append([record(bytes(size))])
+    journal.close()
+
+
 def test_journal_that_has_no_backups_ends_for_want_of_space(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 100_000)
     options = JournalOptions(file_bytes_max=20_000, preallocate_bytes=4096, alignment_bytes=512, backups_max=50)

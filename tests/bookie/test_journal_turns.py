@@ -209,6 +209,19 @@ def test_deferred_records_are_synced_in_a_while_though_others_keep_coming() -> N
     assert bench.thread.is_idle, "everything deferred is durable already"
 
 
+def test_marker_makes_everything_deferred_durable_so_that_no_force_follows() -> None:
+    bench = Bench()
+    bench.submit(deferred=True)
+    bench.turn()
+    bench.loop.pass_time()
+    assert bench.group() == [("durable", 1)]
+    for _ in range(2):
+        bench.submit()
+        bench.turn()
+    bench.loop.pass_time()
+    assert bench.thread.is_idle
+
+
 def test_journal_that_does_not_sync_its_groups_is_settled_each_time() -> None:
     bench = Bench(options=JournalOptions(preallocate_bytes=4096, alignment_bytes=512, sync_groups=False))
     bench.submit()

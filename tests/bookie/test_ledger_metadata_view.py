@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,20 @@ def test_another_clusters_metadata_are_not_proof() -> None:
     with_cluster(test)
 
 
+def test_metadata_that_become_another_clusters_during_a_listing_end_it_with_an_error() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        await ledgers.create(metadata(US), ledger_id=5)
+        pages = metadata_view.listed()
+        assert (await anext(pages)).tolist() == [5]
+        await tree.set("/ledgers/INSTANCEID", b"another", -1)
+        with pytest.raises(MetadataError, match="instance id is another"):
+            await anext(pages)
+        with pytest.raises(MetadataError, match="instance id is another"):
+            await anext(metadata_view.listed())
+
+    with_cluster(test)
+
+
 def test_ledgers_of_a_cluster_without_an_instance_id_can_be_proven_deleted_until_it_gets_one() -> None:
     """Bookies serve such a cluster, too, and their disks must not fill with deleted ledgers."""
 
@@ -136,6 +151,61 @@ def test_s34_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
             assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000007"]
 
     with_cluster(test)
+
+
+class LockedTree(MemoryTree):
+    """A session before whose lock another process changes a ledger, or whose unlocking is lost."""
+
+    before_lock: Callable[[], Awaitable[object]] | None = None
+    loses_deletions = False
+
+    async def create(self, path: str, data: bytes = b"", **options: Any) -> str:
+        if "/locks/" in path and self.before_lock is not None:
+            await self.before_lock()
+        return await super().create(path, data, **options)
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        if self.loses_deletions:
+            raise MetadataError("the connection to the metadata store was lost")
+        await super().delete(path, version)
+
+
+def test_ledger_that_comes_to_this_bookie_before_it_is_locked_is_not_elsewhere() -> None:
+    async def run() -> None:
+        server = MemoryStore()
+        tree, other = LockedTree(server, 1_010, 10.0), server.session()
+        await BookieRegistry(other, URI).initialize_cluster()
+        ledgers = LedgerStore(other, URI)
+        await ledgers.create(metadata(OTHER), ledger_id=7)
+        metadata_view = LedgerMetadataView(tree, URI, US)
+        await metadata_view.open()
+
+        async def repair() -> None:
+            await ledgers.write(7, metadata(US), (await ledgers.read(7)).version)
+
+        tree.before_lock = repair
+        async with metadata_view.elsewhere(7) as is_elsewhere:
+            assert not is_elsewhere
+
+    asyncio.run(run())
+
+
+def test_lock_that_cannot_be_removed_ends_with_the_session_and_raises_nothing() -> None:
+    async def run() -> None:
+        server = MemoryStore()
+        tree = LockedTree(server, 1_010, 10.0)
+        await BookieRegistry(tree, URI).initialize_cluster()
+        await LedgerStore(tree, URI).create(metadata(OTHER), ledger_id=7)
+        metadata_view = LedgerMetadataView(tree, URI, US)
+        await metadata_view.open()
+        tree.loses_deletions = True
+        async with metadata_view.elsewhere(7) as is_elsewhere:
+            assert is_elsewhere
+        assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000007"]
+        server.expire(tree)
+        assert await server.session().children("/ledgers/underreplication/locks") == []
+
+    asyncio.run(run())
 
 
 def test_one_ledger_whose_metadata_cannot_be_read_does_not_stop_the_work_on_the_others() -> None:

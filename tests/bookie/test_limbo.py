@@ -31,6 +31,7 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.serving import KEY, Serving, service_options, stored
+from tests.bookie.test_compaction_steps import open_below
 from tests.bookie.test_extents import ReadCountingFiles
 
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
@@ -332,6 +333,15 @@ def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) ->
     store.close()
 
 
+def test_check_of_limbo_leaves_no_index_file_open(tmp_path: Path) -> None:
+    store = store_with(tmp_path / "current", 5, range(10))
+    store.limbo.begin([5])
+    before = open_below(tmp_path)
+    looked_at(store, Shares({5: LACKING}), looks=3)
+    assert open_below(tmp_path) == before
+    store.close()
+
+
 def test_ledger_on_a_failing_disk_is_reported_and_delays_no_other(tmp_path: Path) -> None:
     files = GoneFiles()
     bench = Bench(tmp_path, files, directories=3)
@@ -480,4 +490,26 @@ def test_lost_index_files_are_in_limbo_from_the_start_on(tmp_path: Path, caplog:
     named = [message for message in caplog.messages if "is in limbo: " in message]
     assert len(named) == 10
     assert "20 more ledgers are in limbo" in caplog.text
+    store.close()
+
+
+def test_ledgers_that_are_in_limbo_already_are_not_reported_again_as_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = store_with(tmp_path / "current", 5, range(10))
+    for path in (tmp_path / "current").rglob("*.idx"):
+        path.unlink()
+
+    async def flush() -> None:
+        return None
+
+    async def find() -> None:
+        checking = LimboCheck(store, Shares({}), 3600, 1_000_000, flush)
+        checking.cancel()
+        for _ in range(2):
+            await checking._find_lost()
+
+    asyncio.run(asyncio.wait_for(find(), 120))
+    assert store.limbo.ledger_ids.tolist() == [5]
+    assert caplog.text.count("ledger 5 is in limbo: ") == 1
     store.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import BookKeeperError
+from bookie_service.formats import compaction as intent_format
+from bookie_service.formats import index_files
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.gc.collection_options import CollectionOptions
@@ -18,6 +22,7 @@ from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.test_storage_edges import half_live
 
 MINOR, MAJOR = CompactionLevel(0.2, 10.0), CompactionLevel(0.8, 100.0)
 OFTEN = replace(UNLIMITED, interval_s=5.0, minor=MINOR, major=MAJOR)
@@ -135,6 +140,29 @@ def test_other_options_keep_the_interval_of_passes_and_the_brake(tmp_path: Path)
     with_collector(Bench(tmp_path), OFTEN, test)
 
 
+def test_pass_that_was_requested_just_before_collection_is_suspended_does_not_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.delete(1)
+
+    async def test(clocked: Clocked) -> None:
+        collector = clocked.collector
+
+        async def suspend() -> None:
+            collector.status.is_suspended = True
+
+        collector.start()
+        refusal, _ = await asyncio.gather(collector.collect(), suspend(), return_exceptions=True)
+        assert isinstance(refusal, BookKeeperError)
+        assert str(refusal) == SUSPENDED
+        collector.status.is_suspended = False
+        assert (await collector.collect()).dropped_ledgers == 1
+        assert collector.status.passes == 1
+
+    with_collector(bench, UNLIMITED, test)
+
+
 # ---- the pass ----
 
 
@@ -152,6 +180,27 @@ def test_ledgers_of_other_bookies_are_looked_for_at_exactly_their_interval(tmp_p
         assert clocked.dropped == [1, 2]
 
     with_collector(bench, replace(OFTEN, overreplicated_interval_s=100.0), test)
+
+
+def test_ledger_that_existed_again_needs_two_new_proofs(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+
+    async def test(clocked: Clocked) -> None:
+        dropped = []
+        for exists in (False, True, False, False):
+            clocked.now_s += OFTEN.interval_s
+            if exists:
+                bench.cluster.existing.add(1)
+            else:
+                bench.delete(1)
+            # A listing that lags behind never has it.
+            bench.cluster.unlisted.add(1)
+            dropped.append((await clocked.collector.run_pass(is_forced=False)).dropped_ledgers)
+        assert dropped == [0, 0, 0, 1]
+
+    with_collector(bench, OFTEN, test)
 
 
 def test_log_that_is_completed_while_a_pass_counts_is_kept(tmp_path: Path) -> None:
@@ -198,6 +247,34 @@ def test_fences_are_noted_durably_before_anything_of_their_ledgers_is_removed(tm
         assert [each in bench.store.tombstones for each in (1, 2, 3)] == [False, True, False]
 
     with_collector(bench, UNLIMITED, test)
+
+
+@pytest.mark.parametrize("others", [(), (6,)], ids=["alone", "with another"])
+def test_loss_of_an_index_file_is_noticed_though_its_ledger_was_about_to_be_dropped(
+    tmp_path: Path, others: tuple[int, ...]
+) -> None:
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    for ledger_id in (5, *others):
+        bench.put(ledger_id, range(3))
+    bench.flush()
+    bench.delete(5, *others)
+    late: list[str] = []
+
+    def write_late(operation: str, path: str) -> bool:
+        """An add comes when the record says already that the ledger's file may go."""
+        if operation == "write" and os.path.basename(path).startswith(index_files.FILE_NAME) and not late:
+            late.append(path)
+            bench.put(5, range(3, 4))
+        return False
+
+    files.fault = write_late
+    assert bench.collect().dropped_ledgers == len(others)
+    assert late
+    (index_path,) = (str(path) for path in tmp_path.rglob("*.idx"))
+    files.remove(index_path)
+    assert "missing" in bench.store.index.lost(5)
+    bench.store.close()
 
 
 def test_pass_counts_logs_ledgers_and_bytes_as_it_found_them(tmp_path: Path) -> None:
@@ -265,6 +342,95 @@ def test_rewritten_logs_are_counted_with_the_bytes_that_they_free(tmp_path: Path
         assert bench.holds(1, range(10))
 
     with_collector(bench, OFTEN, test)
+
+
+def test_intent_of_a_compaction_is_the_last_thing_that_goes(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    (old_path,) = bench.log_paths
+    files.operations.clear()
+    assert bench.collect().compacted_logs == 1
+    gone = [path for operation, path in files.operations if operation == "remove" and not path.endswith(".new")]
+    assert gone == [old_path, os.path.join(bench.paths[0], intent_format.FILE_NAME)]
+    after = files.operations[files.operations.index(("remove", old_path)) :]
+    assert after.index(("sync_directory", bench.paths[0])) < after.index(("remove", gone[1]))
+    bench.store.close()
+
+
+@pytest.mark.parametrize(("operation", "code"), [("write", errno.EMFILE), ("sync_data", errno.EIO)])
+def test_process_must_end_when_it_is_unknown_where_the_index_points(tmp_path: Path, operation: str, code: int) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    (old_path,) = bench.log_paths
+    intent_path = os.path.join(bench.paths[0], intent_format.FILE_NAME)
+    files.code = code
+    files.fault = lambda which, path: which == operation and path.endswith(".idx") and os.path.exists(intent_path)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        bench.collect()
+    assert old_path in bench.log_paths
+    assert os.path.exists(intent_path)
+    files.fault = None
+    bench.reopen()
+    assert bench.holds(1, range(20))
+    assert old_path not in bench.log_paths
+    bench.store.close()
+
+
+@pytest.mark.parametrize(("code", "is_of_disk"), [(errno.EIO, True), (errno.EROFS, True), (errno.EACCES, False)])
+def test_log_that_cannot_be_removed_may_stay_only_if_its_disk_fails(
+    tmp_path: Path, code: int, is_of_disk: bool
+) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    (old_path,) = bench.log_paths
+    files.code = code
+    files.fault = lambda operation, path: (operation, path) == ("remove", old_path)
+    if is_of_disk:
+        assert "may stay until the next start" in bench.collect().kept_because
+    else:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            bench.collect()
+    files.fault = None
+    bench.reopen()
+    assert bench.holds(1, range(20))
+    bench.store.close()
+
+
+def test_compaction_that_finds_no_space_for_the_index_reports_it_each_time_and_copies_no_other_log(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles()
+    bench = half_live(tmp_path, files)
+    bench.put(3, range(20))
+    bench.put(4, range(20))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.drop(4)
+    files.code = errno.ENOSPC
+    files.fault = lambda operation, path: operation == "write" and path.endswith(".idx")
+    files.operations.clear()
+    reports: list[str] = []
+
+    async def run() -> None:
+        callbacks = bench.callbacks(on_no_space=lambda: reports.append("no space"))
+        collector = GarbageCollector(bench.store, bench.compactor, bench.cluster, UNLIMITED, callbacks)
+        try:
+            for count in (1, 2):
+                assert (await collector.run_pass(is_forced=True)).compacted_logs == 0
+                assert reports == ["no space"] * count
+                assert len(bench.log_paths) == 3
+                made = [path for operation, path in files.operations if operation == "create"]
+                assert sum(path.endswith(SUFFIX) for path in made) == 1
+            files.fault = None
+            assert (await collector.run_pass(is_forced=True)).compacted_logs == 2
+        finally:
+            await collector.stop()
+
+    asyncio.run(run())
+    assert len(reports) == 2
+    assert bench.holds(1, range(20))
+    assert bench.holds(3, range(20))
+    bench.store.close()
 
 
 def test_ledgers_that_are_written_between_passes_are_not_noted(tmp_path: Path) -> None:

@@ -198,6 +198,17 @@ def test_bookie_that_registers_again_is_probed_soon_and_one_that_stays_away_is_n
     assert slot.probe.due_ns == 7
 
 
+def test_bookie_that_was_away_before_it_was_left_out_is_not_probed_sooner() -> None:
+    slots = Slots(THREE, -1)
+    left_out = LeftOutBookies(slots, PendingEntries(-1), LIMITS)
+    slot = slots.all[2]
+    left_out.note_registered({"b1", "b2"}, 5)
+    left_out.on_left_out(slot)
+    slot.probe = Probe(10, 1000)
+    left_out.note_registered({"b1", "b2", "b3"}, 6)
+    assert slot.probe.due_ns == 1000, "the pause before its first probe begins when it is left out"
+
+
 def test_spare_bookies_are_looked_for_when_their_times_have_come() -> None:
     slots = Slots(THREE, -1)
     left_out = LeftOutBookies(slots, PendingEntries(-1), LIMITS)

@@ -356,6 +356,19 @@ def test_length_is_that_of_the_entry_with_the_highest_lac():
     assert (written.metadata.last_entry, written.metadata.length) == (4, 55)
 
 
+def test_length_is_that_of_an_entry_that_confirms_just_the_entries_before_the_fragment():
+    fragments = (Fragment(0, BOOKIES), Fragment(100, ("b1", "b2", "b4")))
+    _, outcome = fenced_with([(100, 99, 500), (100, 99, 500), (100, 99, 500)], fragments)
+    assert (outcome.metadata.last_entry, outcome.metadata.length) == (99, 500)
+
+
+def test_bookie_that_reaches_less_far_makes_no_window_smaller():
+    for others in ({"b1": range(200), "b2": range(100)}, {"b1": range(100), "b2": range(200)}):
+        recovery = Recovery({**others, "b3": range(200)})
+        assert closed_at(recovery) == 199
+        assert recovery.windows == [200]
+
+
 def test_recovery_fails_while_the_last_entry_may_be_held_by_a_bookie_that_is_not_heard():
     """The length heard is that of a later entry: the ledger would be closed with bytes that it does not have."""
     core = fencing()

@@ -13,6 +13,7 @@ from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.pipeline import WriterState
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
+from bkspark.core.slots import Phase
 from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
@@ -139,6 +140,35 @@ def test_force_answered_by_qa_bookies_confirms_what_they_had_acknowledged():
     assert writer.core.lac == -1
     writer.forced(1)
     assert writer.core.lac == 2
+
+
+def test_answer_that_was_made_before_a_force_takes_back_nothing_that_the_force_synced():
+    writer = Writer()
+    writer.add(3)
+    for slot in range(3):
+        writer.reply(slot, 0, 1, 2, synced=-1)
+    writer.sync()
+    writer.forced(0)
+    writer.reply(0, synced=0)
+    assert writer.core.lac == -1
+    assert writer.forced(1) == [effects.Confirm(2)]
+
+
+def test_bookie_that_is_left_out_during_a_force_keeps_no_later_force_waiting():
+    writer = Writer()
+    writer.add()
+    for slot in (0, 1):
+        writer.reply(slot, 0)
+    assert writer.sync() == [0, 1, 2]
+    writer.take(writer.core.on_tick(LIMITS.hold_back_ns_max + 1, congested=[2]))
+    assert writer.core.slots.all[2].phase is Phase.LEFT_OUT
+    for slot in (0, 1):
+        writer.forced(slot)
+    assert writer.core.lac == 0
+    writer.add()
+    for slot in (0, 1):
+        writer.reply(slot, 1)
+    assert writer.sync() == [0, 1]
 
 
 def test_sync_of_what_came_during_a_force_asks_again():

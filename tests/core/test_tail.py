@@ -381,3 +381,23 @@ def test_poll_that_took_half_its_time_is_sent_again_at_once_and_a_shorter_one_af
         tail = Tail(metadata_of((1, 1, 1)), -1)
         tail.wait(0)
         assert polls(tail.on_polled("b0", -1, took)) == again
+
+
+@pytest.mark.parametrize("hint", [2**63 - 1, ENTRY_ID_MAX + 1], ids=["infinite", "above all ids"])
+def test_bookie_with_a_hint_that_no_ledger_can_have_is_not_asked_for_a_proof_and_gets_no_poll_for_a_while(hint):
+    tail = Tail(metadata_of((1, 1, 1)), 5)
+    tail.wait(0)
+    todo = tail.on_polled("b0", hint, 1)
+    assert effects.ProveLac("b0") not in todo
+    assert (polls(todo), ticks(todo)) == ([], [LIMITS.pause_ns_min])
+
+
+def test_proof_that_comes_after_another_bookies_news_delays_no_poll_and_needs_no_look():
+    tail = Tail(metadata_of(), 5)
+    tail.wait(0)
+    for bookie in ("b0", "b1"):
+        tail.on_polled(bookie, 9, 1)
+    for bookie in ("b1", "b0"):
+        tail.on_proven(bookie, 9, 2)
+    todo = tail.wait(3)
+    assert (polls(todo), looks(todo)) == (["b0", "b1"], 0)

@@ -182,3 +182,36 @@ def test_answers_to_forces_of_a_writer_that_ended_count_for_nothing() -> None:
     assert writer.core.on_forced(forces[1], 1) == []
     assert writer.core.on_force_lost(forces[2], 1) == []
     assert writer.core.lac == -1
+
+
+def test_bookie_that_got_entries_late_has_its_whole_time_for_those_that_it_skips() -> None:
+    writer = Writer((3, 3, 3))
+    writer.add(2)
+    for slot in (0, 1):
+        writer.reply(slot, 0, 1)
+    late_ns = 2 * LIMITS.add_timeout_ns
+    writer.take(writer.core.on_bookie_failed(2, "b3", late_ns))
+    assert sent_to(writer.change_to("b4")) == {"b4": [0, 1]}
+    writer.reply(2, 1, now_ns=late_ns)
+    assert writer.take(writer.core.on_tick(late_ns + LIMITS.add_timeout_ns)) == []
+    (search,) = writer.take(writer.core.on_tick(late_ns + LIMITS.add_timeout_ns + 1))
+    assert search.failed == ("b4",)
+
+
+def test_probe_that_is_sent_long_after_it_was_due_has_its_whole_time() -> None:
+    writer = Writer()
+    writer.add()
+    for slot in (0, 1, 2):
+        writer.reply(slot, 0)
+    writer.fail(2)
+    writer.change_to()
+    writer.take(writer.core.on_tick(1))
+    late_ns = 2 * LIMITS.add_timeout_ns
+    assert sent_to(writer.take(writer.core.on_tick(late_ns))) == {}, "there is no entry to send"
+    writer.add(now_ns=late_ns)
+    for slot in (0, 1):
+        writer.reply(slot, 1, now_ns=late_ns)
+    assert sent_to(writer.take(writer.core.on_tick(late_ns))) == {"b3": [1]}
+    writer.take(writer.core.on_tick(late_ns + LIMITS.add_timeout_ns))
+    writer.reply(2, 1, now_ns=late_ns + LIMITS.add_timeout_ns)
+    assert writer.core.slots.all[2].phase is Phase.ON_TRIAL

@@ -315,6 +315,21 @@ def test_bookie_that_catches_up_in_time_stays():
     assert writer.take(writer.core.on_tick(4 * SECOND_NS)) == []
 
 
+def test_bookie_that_lags_again_after_it_caught_up_has_its_whole_time_again():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(0))
+    writer.reply(2, *range(20), now_ns=SECOND_NS)
+    writer.take(writer.core.on_tick(SECOND_NS))
+    writer.add(20, now_ns=2 * SECOND_NS)
+    for slot in (0, 1):
+        writer.reply(slot, *range(20, 40), now_ns=2 * SECOND_NS)
+    assert writer.take(writer.core.on_tick(3 * SECOND_NS)) == []
+    assert writer.take(writer.core.on_tick(5 * SECOND_NS)) == []
+    writer.reply(2, 20, now_ns=6 * SECOND_NS)
+    (search,) = writer.take(writer.core.on_tick(6 * SECOND_NS))
+    assert search.failed == ("b3",)
+
+
 def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_not_a_lag():
     options = replace(SLOW, slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_s=1.0)
     writer = Writer((3, 3, 2), options=options)

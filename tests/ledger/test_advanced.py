@@ -18,6 +18,7 @@ from bkspark.errors import (
     LedgerFenced,
     TooManyRequests,
 )
+from bkspark.ledger import advanced
 from bkspark.ledger.advanced import AHEAD_BYTES_MAX, AHEAD_ENTRIES_MAX
 from tests.cluster import Cluster
 from tests.ledger.in_process import read_all, run
@@ -100,6 +101,20 @@ def test_what_waits_above_a_gap_is_bounded_in_ids_and_bytes(tmp_path):
         writer.abandon()
 
     run(tmp_path, test)
+
+
+def test_bytes_of_entries_whose_gap_was_filled_make_room_for_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(advanced, "AHEAD_BYTES_MAX", 10)
+
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create(ensemble=1, write_quorum=1, ack_quorum=1))
+        for entry_id in range(0, 10, 2):
+            later = await writer.submit(entry_id + 1, [bytes(10)])
+            await writer.append(entry_id, b"the gap")
+            assert await later == entry_id + 1
+        await writer.close()
+
+    run(tmp_path, test, bookies=1)
 
 
 def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_path):

@@ -45,6 +45,20 @@ def test_every_read_of_a_recovery_fences_and_every_add_has_the_recoverys_flags_a
     with_bookies(*(Holder(range(25), fence=Status.ENOENTRY) for _ in range(3)))(test)
 
 
+def test_recoveries_one_after_the_other_need_one_connection_to_a_bookie() -> None:
+    async def test(world: World, *bookies: HostileBookie) -> None:
+        client = world.client(net=PATIENT)
+        ledger_id = await world.ledger(*bookies, quorums=(3, 3, 2))
+        for _ in range(2):
+            await client.recover(ledger_id)
+            pool = (await client.context()).pool
+            connection_index = pool.reserve_connection(ledger_id)
+            assert connection_index == 1, "no recovery uses it any more"
+            pool.release(ledger_id, connection_index)
+
+    with_bookies(*(Holder(range(3)) for _ in range(3)))(test)
+
+
 def test_wrong_password_at_one_entry_is_decisive_whatever_failed_before_it() -> None:
     def refuse(asked: Asked) -> int | None:
         return {0: Status.EIO, 2: Status.EUA}.get(asked.entry_id) if asked.opcode == v2.READ else None

@@ -9,6 +9,7 @@ import pytest
 
 from bkspark.core.tail import TailLimits
 from bkspark.core.writer_options import WriterOptions
+from bkspark.entries import EntryBatch
 from bkspark.ledger.tail import TailWatch
 from bkspark.net.pool import NetOptions
 from tests.ledger.in_process import run
@@ -113,6 +114,43 @@ def test_follower_of_a_ledger_that_is_recovered_reads_to_its_end_and_ends(tmp_pa
         writer.abandon()
 
     run(tmp_path, test)
+
+
+def test_entry_that_came_with_a_lac_which_is_not_proven_is_not_delivered(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        for number in range(2):
+            await writer.append(b"%d" % number)
+        reader = await client.open(writer.ledger_id, recover=False)
+        assert reader.last_entry == 0
+        async with aclosing(TailWatch(await client.context(), reader, POLLS_ONLY)) as watch:
+            for entry_id, expected in ((0, [b"early"]), (1, None)):
+                watch._early = EntryBatch.of([b"early"], writer.ledger_id, entry_id)
+                early = watch.take_entry(entry_id)
+                assert (None if early is None else list(early)) == expected
+        writer.abandon()
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_follower_that_has_ended_watches_no_metadata(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        await writer.append(b"an entry")
+        reader = await client.open(writer.ledger_id, recover=False)
+        before = [path for path, *_ in cluster.store._watches]
+        async with aclosing(TailWatch(await client.context(), reader)) as watch:
+            waiting = asyncio.ensure_future(watch.wait_beyond(-1))
+            await polled(cluster, writer.ledger_id)
+            assert len(cluster.store._watches) > len(before)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert [path for path, *_ in cluster.store._watches] == before
+        writer.abandon()
+
+    run(tmp_path, test, bookies=1)
 
 
 async def _mute(reader, writer):

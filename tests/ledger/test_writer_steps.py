@@ -11,8 +11,9 @@ import pytest
 from bkspark.client import AdvancedLedgerWriter
 from bkspark.core import effects
 from bkspark.core.tail import TailLimits
-from bkspark.errors import ClientClosed
+from bkspark.errors import ClientClosed, MetadataError, MetadataFormat
 from bkspark.ledger.tail import TailWatch
+from bkspark.ledger.writer_run import STORE_AWAY_S
 from tests.crash.images import Loss
 from tests.ledger.holders import PATIENT, Holder, with_bookies
 from tests.ledger.hostile import HostileBookie
@@ -75,6 +76,35 @@ def test_tick_that_the_core_asks_for_twice_comes_once_and_ends_with_the_writer()
         assert ticks() == []
 
     play(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "least_s", "most_s"),
+    [(MetadataFormat("damaged"), 0.0, 10.0), (MetadataError("ZooKeeper is away"), STORE_AWAY_S - 1, STORE_AWAY_S + 10)],
+    ids=["damaged", "away"],
+)
+def test_store_that_names_no_bookies_is_asked_again_for_a_limited_time_and_only_if_it_is_away(
+    error: MetadataError, least_s: float, most_s: float
+) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    async def test(world: World) -> None:
+        lost = world.ensemble[0]
+        does_nothing(lost)
+        await world.writer.append(b"0")
+        for call in ("children", "get", "exists", "watch", "watch_children"):
+            setattr(world.tree, call, fail)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        ended = loop.create_future()
+        world.writer.run.on_failed = ended.set_result
+        await lost.crash(next(iter(Loss)))
+        async with asyncio.timeout(LONG_S):
+            assert await ended is error
+        assert least_s <= loop.time() - began_s <= most_s
+
+    play(test, add_timeout_s=1.0)
 
 
 def test_entries_that_wait_for_room_when_the_writer_ends_fail_and_nothing_is_reported_later() -> None:

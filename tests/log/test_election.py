@@ -12,7 +12,8 @@ from kazoo.client import KazooClient
 
 from bkspark.errors import LedgerFenced
 from bkspark.log.election import Election
-from bkspark.metadata.memory import Fault, MemoryStore
+from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
+from bkspark.metadata.tree import Callback
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from tests.ledger.in_process import InProcessCluster, run
@@ -147,6 +148,49 @@ def test_place_in_the_queue_whose_answer_was_lost_is_found_again(fault: Fault) -
         store.faults[store.writes] = fault
         async with asyncio.timeout(DEADLINE_S), Election(tree, PATH, "one") as election:
             assert await election.contenders() == ["one"]
+
+    asyncio.run(test())
+
+
+class OvertakenTree(MemoryTree):
+    """A session that loses the first node that it watches, just before the watch is set."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self._is_overtaken = False
+
+    async def watch(self, path: str, callback: Callback) -> Callback:
+        if not self._is_overtaken:
+            self._is_overtaken = True
+            await self.delete(path)
+        return await super().watch(path, callback)
+
+
+def test_contender_whose_node_goes_before_it_is_watched_does_not_lead_without_one() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        election = Election(OvertakenTree(store), PATH, "one")
+        async with asyncio.timeout(DEADLINE_S):
+            await election.win()
+        assert await Election(store.session(), PATH, "other").contenders() == ["one"]
+        assert not election.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_contender_that_no_longer_waits_watches_no_other() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        async with Election(store.session(), PATH, "leader") as leader:
+            before = len(store._watches)
+            waiting = asyncio.ensure_future(Election(store.session(), PATH, "impatient").win())
+            await in_line(leader, 2)
+            async with asyncio.timeout(DEADLINE_S):
+                while len(store._watches) == before:
+                    await asyncio.sleep(0)  # until it watches the leader
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert len(store._watches) == before
 
     asyncio.run(test())
 

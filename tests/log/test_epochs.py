@@ -11,10 +11,12 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, NoSuchLedger, VersionPublished
+from bkspark.errors import DataLoss, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.positions import Position
+from bkspark.log.schemas import SchemaChange, StoredSchema
+from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
 from tests.ledger.in_process import InProcessCluster, run
 
@@ -347,6 +349,37 @@ def test_loser_of_two_that_replace_the_content_for_one_epoch_leaves_no_ledger(tm
         assert len(await content(log)) == 1
         assert len(await ledgers(client)) == 1
         assert await pending(log) == []
+
+    run_on_one(tmp_path, test)
+
+
+def test_content_that_has_another_schema_is_not_replaced_and_no_ledger_is_left(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        schema = SchemaChange(StoredSchema("json", '{"fields":[],"type":"struct"}'), "0" * 16)
+        with pytest.raises(SchemaMismatch):
+            await committer(log).overwrite([rows("a")], (QUERY, 0), schema)
+        assert await ledgers(client) == []
+        assert await pending(log) == []
+
+    run_on_one(tmp_path, test)
+
+
+def test_shared_ledger_whose_entries_are_not_published_stays_registered_when_it_is_closed(tmp_path):
+    """Also after one that was published: it would stay for ever, as no vacuum deletes a ledger with entries."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        shared = SharedLedger(log, SegmentOwner("query", QUERY), ONE, RollLimits(1 << 30, None))
+        await shared.append(rows("a").entries)
+        shared.note_published()
+        await shared.close()
+        assert await pending(log) == []
+        await shared.append(rows("b").entries)
+        second = shared.ledger_id
+        await shared.close()
+        assert await pending(log) == [second]
 
     run_on_one(tmp_path, test)
 

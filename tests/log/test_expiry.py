@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -18,7 +18,8 @@ from bkspark.log.retention import Consumer, Retention, by_age, by_bytes
 from bkspark.log.store import LogStore
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Operation
 from bkspark.metadata.uri import MetadataUri
 
 URI = "zk://127.0.0.1:2181/ledgers"
@@ -125,6 +126,43 @@ def test_ledger_is_needed_until_a_registered_reader_has_read_its_last_entry(entr
         assert await world.expire_at(9_999) == ids[:expired]
         # It is registered for 10 s, and no longer.
         assert await world.expire_at(10_000) == ids[expired:1]
+
+    test()
+
+
+class StallingTree(MemoryTree):
+    """A session that stalls before its first transaction, until `then` has run."""
+
+    def __init__(self, server: MemoryStore, then: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server, 1 << 40, 10.0)
+        self._then: Callable[[], Awaitable[object]] | None = then
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            await then()
+        await super().transaction(operations)
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_reader_that_renews_its_registration_just_before_a_removal_keeps_its_ledgers(renews: bool) -> None:
+    @in_world
+    async def test(world: World) -> None:
+        ids = [await world.publish(at) for at in (1000, 2000)]
+        await world.store.set_retention("x", Retention(1, None))
+        consumers = world.store.consumers
+        for name in ("etl", "another"):
+            await consumers.register("x", name, Position(0, ids[0], 0 if name == "etl" else 10), 10_000)
+
+        async def before() -> None:
+            """The reader that is needed renews, or one that does not matter moves."""
+            for each in await consumers.all("x"):
+                if each.name == ("etl" if renews else "another"):
+                    await consumers.advance("x", each, each.position)
+
+        stalling = LogStore(StallingTree(world.server, before), "/ledgers", lambda: world.now_ms)
+        world.expiry = Expiry(world.client, stalling, "x", world.delete)
+        assert await world.expire_at(10_000) == ([] if renews else ids[:1])
 
     test()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -60,6 +61,23 @@ def test_epochs_share_one_ledger_for_each_log(tmp_path) -> None:
             name: [f"{name}{epoch}" for epoch in range(20) if (epoch + ord(name)) % 3] for name in NAMES
         }
         assert len(await ledger_ids(client)) == 3
+        await commit.close()
+
+    run_on_one(tmp_path, test)
+
+
+def test_shared_ledger_is_closed_when_an_epoch_brings_other_options(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, "a")
+        commit = committer(client)
+        others = replace(OPTIONS, metadata={"team": b"x"})
+        for epoch, options in enumerate((OPTIONS, others, others)):
+            assert await commit.append([replace(rows("a", str(epoch)), options=options)], Publisher("q", epoch))
+        first, second = sorted(await ledger_ids(client))
+        assert (await client.metadata(first)).is_closed
+        assert not (await client.metadata(second)).is_closed
+        assert await content(client) == {"a": ["0", "1", "2"]}
         await commit.close()
 
     run_on_one(tmp_path, test)

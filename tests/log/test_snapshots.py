@@ -27,9 +27,12 @@ from bkspark.log.times import (
     encode_page,
     index_from_json,
     index_to_json,
+    open_path,
     pages_of,
 )
-from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Stat
+from tests.log.world import World, in_world
 
 TOKEN = "00000000000000aa"
 FIRST = 2
@@ -323,3 +326,39 @@ def test_log_is_found_if_it_is_there() -> None:
         assert await store.find("y") is None
 
     asyncio.run(call())
+
+
+class ImpatientTree(MemoryTree):
+    """A session that makes a test fail if it reads without an end."""
+
+    reads = 0
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        self.reads += 1
+        assert self.reads < 100
+        return await super().get(path)
+
+
+@in_world
+async def test_times_of_an_open_ledger_without_a_node_of_times_are_unknown(world: World) -> None:
+    await world.store.attempts.add("x", 5, SegmentOwner("writer", "a" * 16))
+    assert await world.store.open_writer("x", 5, "a" * 16, []) == 0
+    await world.server.session().delete(open_path(log_path("x"), 5))
+    snapshot = await LogStore(ImpatientTree(world.server, 1_020, 10.0), "/ledgers").snapshot("x")
+    timeline = await snapshot.times((0, 0), (1, 0))
+    assert [(mark.ordinal, mark.entry_id) for mark in timeline.marks] == [(0, 0)]
+
+
+@in_world
+async def test_times_of_a_log_that_was_created_again_meanwhile_are_lost(world: World) -> None:
+    await world.store.attempts.add("x", 5, SegmentOwner("writer", "a" * 16))
+    assert await world.store.open_writer("x", 5, "a" * 16, []) == 0
+    snapshot = await world.store.snapshot("x")
+
+    async def delete(ledger_id: int) -> None:
+        return None
+
+    assert await world.store.delete("x", delete, closed=[0])
+    await world.store.create("x")
+    with pytest.raises(DataLoss, match="created again"):
+        await snapshot.times((0, 0), (1, 0))

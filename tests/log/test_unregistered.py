@@ -110,6 +110,36 @@ def test_process_that_registers_after_the_vacuum_fails_and_has_written_nothing(t
     run(tmp_path, test)
 
 
+class LateTree(MemoryTree):
+    """A session whose server does not know yet what is pending, until the session catches up."""
+
+    is_late = True
+
+    async def children(self, path: str) -> list[str]:
+        return [] if self.is_late and path.endswith("/pending") else await super().children(path)
+
+    async def catch_up(self) -> None:
+        self.is_late = False
+        await super().catch_up()
+
+
+def test_vacuum_through_a_server_that_lags_keeps_what_is_registered(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        await log.create()
+        registered = await create_ledger(client, "clicks", OPTIONS)
+        await (await log.store()).attempts.add("clicks", registered.ledger_id, OWNER)
+        tree = LateTree(cluster.store, session_id=1_011, timeout_s=10.0)
+        async with Client(URI, tree=tree) as late:
+            assert await late.log("clicks").vacuum(older_than_s=HOUR_S) == 0
+            assert not tree.is_late
+        assert await ledgers(client) == [registered.ledger_id]
+        registered.abandon()
+
+    run(tmp_path, test)
+
+
 class StallingTree(MemoryTree):
     """A session that stalls before one of its writes, until `then` has run."""
 

@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 
 from bkspark import tracing
-from bkspark.security.authorization import ADMIN
+from bkspark.security.authorization import ADMIN, Rules, parse_rules
 from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
-from bookie_service.engine.authorization import NO_RULE, AuthorizationLimits, RefusedRequests, Unfound
+from bookie_service.engine.authorization import (
+    NO_RULE,
+    Authorization,
+    AuthorizationLimits,
+    RefusedRequests,
+    Unfound,
+)
 from bookie_service.engine.reads import Reading
 from bookie_service.network.changes import JudgedChange, StateChange
 from tests.bookie.serving import KEY, adds, stored
@@ -71,6 +77,25 @@ def test_ledger_that_was_dropped_is_looked_up_again() -> None:
         bookie.authorization.forget_ledger(dropped)
     assert statuses(bookie.ask(peer, reads(1, 2))) == [Status.EUA, Status.ENOLEDGER]
     assert bookie.metadata.asked == [1, 1, 2]
+
+
+def test_ledger_that_was_dropped_is_looked_up_again_for_every_connection() -> None:
+    bookie = bookie_with(1)
+    peers = [bookie.connect(USER) for _ in range(3)]
+    for entry_id, peer in enumerate(peers):
+        assert statuses(bookie.ask(peer, adds(1, entry_id, [b"x"]))) == [Status.EOK]
+    bookie.metadata.ledgers[1] = facts(1, "theirs")
+    bookie.authorization.forget_ledger(1)
+    assert [statuses(bookie.ask(peer, reads(1))) for peer in peers] == [[Status.EUA]] * 3
+
+
+def test_who_hears_of_new_rules_finds_them_in_force() -> None:
+    found: list[Rules] = []
+    authorization = Authorization(Rules(()), lambda ledger_id, on_found: None, lambda refused: None)
+    authorization.on_change = lambda: found.append(authorization.rules)
+    rules = parse_rules(b"token:user read *")
+    authorization.set_rules(rules)
+    assert found == [rules]
 
 
 @pytest.mark.parametrize("principal", [ROOT, USER], ids=str)
