@@ -2,7 +2,7 @@
 
 Since version 2.3 numpy's own set functions hash whole numbers, and hold the interpreter's lock meanwhile: 0.25 s for a
 million ids. During that time the bookie's event loop serves no request, on whatever thread the function runs. Sorting
-releases the lock. So do `compress` and `take`; an index in brackets holds it, up to 24 ms for a million ids.
+releases the lock, and `compress` and `take` do, too. An index in brackets holds it, up to 24 ms for a million ids.
 """
 
 from __future__ import annotations
