@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bkspark.ids import NO_ENTRY
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.status import Status
@@ -21,7 +23,8 @@ from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.interface import Ledger
-from tests.bookie import test_readings
+from tests.bookie import collecting, test_readings
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_readings import (
     BAD_END,
     DENSE,
@@ -388,3 +391,22 @@ def test_background_work_pauses_until_its_rate_holds(
     done: int, per_second: int, elapsed_s: float, expected: float
 ) -> None:
     assert pause_s(done, per_second, elapsed_s) == expected
+
+
+def test_last_entry_that_cannot_be_read_is_not_read_again_for_every_lac(tmp_path: Path) -> None:
+    """With an empty page cache a read would fetch this entry and its own in alternation."""
+    files = FaultyFiles()
+    bench = collecting.Bench(tmp_path, files)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.reopen()
+    view = View(bench.store, lambda: files.space(str(tmp_path)), ReadOptions())
+    ledger = view.ledger(1)
+    assert ledger is not None
+    files.fault = lambda operation, path: operation == "read" and path.endswith(".log")
+    assert view.known_lac(ledger) == NO_ENTRY
+    files.fault = None
+    files.operations.clear()
+    assert view.known_lac(ledger) == NO_ENTRY
+    assert [path for operation, path in files.operations if path.endswith(".log")] == []
+    bench.store.close()
