@@ -121,7 +121,7 @@ class Registration:
         self._register_soon()
 
     def _register_soon(self) -> None:
-        self._is_due = not self._has_left
+        self._is_due = not self._has_left and not self.lost.done()
         if self._is_due and (self._again is None or self._again.done()):
             self._again = asyncio.ensure_future(self._register_again())
 

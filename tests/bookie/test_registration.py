@@ -194,6 +194,23 @@ def test_process_whose_id_was_taken_while_its_session_was_gone_has_to_end() -> N
     run(test)
 
 
+def test_process_whose_id_was_taken_does_not_register_in_another_mode() -> None:
+    """It would be registered as read-only beside the other process, until it has ended."""
+
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        other = bench.another()
+        bench.store.expire(bench.tree)
+        await BookieRegistry(other, URI).register(ID, ADDRESS)
+        await registration.lost
+        registration.change(read_only=True, reason="its disks are full")
+        await registration.settled()
+        assert bench.owners() == (other.session_id, None)
+        await registration.leave()
+
+    run(test)
+
+
 def test_change_of_mode_is_never_without_a_registration_and_has_its_reason() -> None:
     async def test(bench: Bench) -> None:
         registration = await bench.registered()
