@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.cli import ledger_listing
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from tests.cli.console import Console
 from tests.cluster import Cluster, GuestCluster
@@ -70,6 +71,13 @@ def test_ledgers_are_listed_filtered_and_sorted(
         assert opened.ledger_id in of_bookie
         for ledger_id in sizes:
             assert (ledger_id in of_bookie) == (holder in client.metadata(ledger_id).fragments[0].bookies)
+        busiest = max((listed("--bookie", each.id) for each in cluster.bookies), key=len)
+        assert len(busiest) > 1
+        with monkeypatch.context() as patched:
+            # As with many ledgers: those that match come in several parts.
+            patched.setattr(ledger_listing, "LEDGERS_AT_ONCE", 1)
+            names = [each.id for each in cluster.bookies if listed("--bookie", each.id) == busiest]
+            assert listed("--bookie", names[0], "--limit", 1) == busiest[:1]
         long = console.json("ledger", "list", "--long", "--sort", "age")["ledgers"]
         facts = {each["ledger"]: each for each in long}
         assert {id: facts[id]["length"] for id in sizes} == sizes

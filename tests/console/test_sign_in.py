@@ -145,6 +145,19 @@ def test_signing_out_ends_the_session_at_the_server_too(guarded: ConsoleProcess)
 
 
 @pytest.mark.cluster
+def test_signing_in_again_ends_the_session_of_before(guarded: ConsoleProcess) -> None:
+    """A person who has read the first cookie, for example on a shared host, must not stay signed in by it."""
+    visitor, thief = signed_in(guarded, "operate"), guarded.visitor()
+    for cookie in visitor.cookies:
+        thief.cookies.set_cookie(cookie)
+    page = thief.get("/")
+    assert page.status == 200
+    assert visitor.post("/sign-in", {"csrf": page.csrf, "token": TOKENS["read"]}).status == 303
+    assert visitor.get("/").status == 200
+    assert thief.get("/").status == 401
+
+
+@pytest.mark.cluster
 def test_an_unknown_session_that_was_planted_is_not_signed_in(guarded: ConsoleProcess) -> None:
     """Session fixation: signing in gives another id than the browser had."""
     visitor = guarded.visitor()

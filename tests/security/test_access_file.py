@@ -168,6 +168,20 @@ def test_too_many_wrong_tokens_close_an_address_for_a_minute() -> None:
     assert attempts.wait_s("2001:db8:0:1::1") == 0
 
 
+def test_wrong_tokens_count_for_a_minute_from_the_first_one() -> None:
+    """Otherwise a host that often has one wrong program would never be let in again."""
+    clock = Clock()
+    attempts = FailedAttempts(clock)
+    attempts.failed("10.0.0.1")
+    clock.now = WINDOW_S - 1
+    for _ in range(FAILURES_MAX - 1):
+        attempts.failed("10.0.0.1")
+    assert attempts.wait_s("10.0.0.1") == 1
+    clock.now = WINDOW_S
+    attempts.failed("10.0.0.1")
+    assert attempts.wait_s("10.0.0.1") == 0
+
+
 def test_addresses_that_fail_take_bounded_memory() -> None:
     attempts = FailedAttempts(Clock())
     for number in range(ADDRESSES_MAX + 10):

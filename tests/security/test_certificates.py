@@ -17,6 +17,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.tls import client_keys
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
+from bkspark.tls.stores import validity
 from bookie_service.settings.configuration import configure
 from tests.security.certificates import Authority, Leaf, to_jks
 
@@ -186,6 +187,7 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
             "cannot be used .key values mismatch",
         ),
         "expired": (of_bookie(authority.issue("old", days=-1)), "is not valid: it is valid from"),
+        "not valid yet": (of_bookie(authority.issue("new", begins_in_days=1)), "is not valid: it is valid from"),
         "wrong type": (
             replace(good, key_store_type=StoreType.PKCS12),
             "PEM, and tlsKeyStoreType says PKCS12",
@@ -212,6 +214,15 @@ def mistakes(authority: Authority, leaf: Leaf) -> dict[str, tuple[TlsOptions, st
             "no enabled cipher suite is for an enabled protocol",
         ),
     }
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(-20_000, 10), (-1, 10), (-1, 10_000)], ids=["1972", "now", "2054"])
+def test_times_of_a_certificate_are_read_in_each_century(authority: Authority, begins: int, ends: int) -> None:
+    """Two digits name a year of 1950 to 2049; later ones have four."""
+    leaf = authority.issue("other", days=ends, begins_in_days=begins)
+    certificate = leaf.certificate
+    assert validity(der(leaf), "a file") == (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    TlsContext(of_bookie(leaf), is_server=True)
 
 
 def test_no_context_is_made_of_files_that_are_not_usable(authority: Authority, leaf: Leaf) -> None:

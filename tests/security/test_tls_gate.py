@@ -1,0 +1,90 @@
+"""The gate of an asyncio server with TLS: whose unfinished handshake ends when there are too many, and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bkspark.tls.contexts import TlsContext
+from bkspark.tls.gate import TlsGate
+from tests.security.certificates import Authority
+from tests.security.test_certificates import of_bookie
+
+WAIT_S = 30.0
+
+
+@dataclass
+class Served:
+    """A gate, and the port at which its server listens."""
+
+    gate: TlsGate
+    port: int
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    """Those of all peers: a connection ends with its writer."""
+
+    async def peer(self, address: str) -> asyncio.StreamReader:
+        """Return a connection from an address that sends nothing."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
+        self.writers.append(writer)
+        return reader
+
+
+@contextlib.asynccontextmanager
+async def serving(directory: Path, handshakes: int) -> AsyncIterator[Served]:
+    gate = TlsGate(TlsContext(of_bookie(Authority(directory).issue("bookie")), is_server=True), 600.0, handshakes)
+    server = await asyncio.get_running_loop().create_server(lambda: gate.protocol(asyncio.Protocol), "127.0.0.1", 0)
+    try:
+        yield Served(gate, server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        gate.close()
+
+
+async def ends(reader: asyncio.StreamReader) -> bool:
+    """Return True when the server has ended a connection."""
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.read(1), WAIT_S) == b""
+    return True
+
+
+def run(directory: Path, test: Callable[[Served], Awaitable[None]], handshakes: int) -> None:
+    async def whole() -> None:
+        async with serving(directory, handshakes) as served:
+            await test(served)
+
+    asyncio.run(whole())
+
+
+def test_an_address_with_many_handshakes_loses_its_own_oldest(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        other = await served.peer("127.0.0.9")
+        mine = [await served.peer("127.0.0.1") for _ in range(4)]
+        assert await ends(mine[0])
+        assert await ends(mine[1])
+        assert [each.at_eof() for each in (other, *mine)] == [False, True, True, False, False]
+
+    run(tmp_path, test, handshakes=8)
+
+
+def test_beyond_the_limit_of_all_the_oldest_one_ends(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        peers = [await served.peer(f"127.0.0.{number}") for number in range(1, 6)]
+        assert await ends(peers[0])
+        assert [each.at_eof() for each in peers] == [True] + [False] * 4
+
+    run(tmp_path, test, handshakes=4)
+
+
+def test_handshakes_end_with_the_gate(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        peers = [await served.peer(address) for address in ("127.0.0.1", "127.0.0.2")]
+        last = [await served.peer("127.0.0.3") for _ in range(3)]
+        assert await ends(last[0]), "the server has taken the connections"
+        served.gate.close()
+        for each in (*peers, *last[1:]):
+            assert await ends(each)
+
+    run(tmp_path, test, handshakes=8)
