@@ -10,7 +10,7 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import EntrySpan
-from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN
+from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, TRY_AGAIN_S
 from bkspark.errors import NoSuchEntry, ReadFailed
 from bkspark.ledger.range_reader import (
     READ_AHEAD_SPANS,
@@ -278,6 +278,19 @@ def test_slow_bookie_is_asked_last_though_it_is_preferred() -> None:
     play([holds(9), holds(9), holds(9)], test)
 
 
+def test_slow_bookie_is_asked_first_when_its_speed_is_to_be_learned_again() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reader, now_s = reader_of(pool, bookies, preferred=1), asyncio.get_running_loop().time()
+        for bookie, seconds, at_s in zip(bookies, (9000.0, 1000.0), (now_s - TRY_AGAIN_S - 1.0, now_s)):
+            for _ in range(KNOWN_ANSWERS_MIN):
+                pool.speeds.on_answer(bookie.id, 90, seconds, at_s)
+        assert bookies[0].id in pool.speeds.slow([bookie.id for bookie in bookies], 90, now_s)
+        assert await read(reader, 0, 9) == entries(0, 9)
+        assert [len(bookie.asked) for bookie in bookies] == [1, 0]
+
+    play([holds(9), holds(9)], test)
+
+
 def test_further_bookie_is_asked_when_an_answer_takes_longer_than_usual() -> None:
     """Not only after the speculative time, which is for ever here."""
 
@@ -289,6 +302,16 @@ def test_further_bookie_is_asked_when_an_answer_takes_longer_than_usual() -> Non
         assert [len(bookie.asked) for bookie in bookies] == [1, 1]
 
     play([silent, holds(9)], test)
+
+
+def test_read_of_a_bookie_that_another_one_overtakes_is_given_up() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        await asyncio.sleep(0)
+        reading = [task for task in asyncio.all_tasks() if "ReplicaReads" in repr(task.get_coro())]
+        assert not reading
+
+    play([silent, holds(9)], test, speculative_read_s=0.001)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -16,6 +16,7 @@ from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError
+from bkspark.ledger.bookies import PlacementOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
@@ -225,6 +226,22 @@ def test_owners_change_of_bookies_keeps_what_a_repair_has_changed_meanwhile() ->
 
     found, repaired = on_cluster(5, write)
     assert found == repaired
+
+
+def test_bookie_that_answers_adds_with_errors_is_avoided_though_it_can_be_reached() -> None:
+    """A writer that goes on without a bookie reports it: other writers of the client leave it out (`quarantine`)."""
+
+    async def write(cluster: Cluster) -> bool:
+        placement = PlacementOptions(quarantine_failures=1)
+        async with Client(URI, tree=cluster.session(), placement=placement) as client:
+            writer = await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            failing = writer.metadata.fragments[0].bookies[0]
+            cluster.bookie(failing).add_error = Status.EIO
+            await writer.append(b"by the other bookie and a new one")
+            watcher = (await client.context()).watcher
+            return (await watcher.candidates(2)).topology.avoided == {failing}
+
+    assert on_cluster(3, write)
 
 
 def test_last_entry_that_does_not_match_its_digest_tells_no_lac() -> None:
