@@ -482,14 +482,15 @@ def test_lost_index_files_are_in_limbo_from_the_start_on(tmp_path: Path, caplog:
 
     async def check() -> None:
         checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush)
-        while len(store.limbo) < 30:
+        # The ledgers are in limbo before this is logged.
+        while "20 more ledgers are in limbo" not in caplog.text:
             await asyncio.sleep(0.001)
         checking.cancel()
 
     asyncio.run(asyncio.wait_for(check(), 120))
+    assert len(store.limbo) == 30
     named = [message for message in caplog.messages if "is in limbo: " in message]
     assert len(named) == 10
-    assert "20 more ledgers are in limbo" in caplog.text
     store.close()
 
 
