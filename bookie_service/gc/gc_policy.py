@@ -137,18 +137,18 @@ class MissingLedgers:
     def note(self, missing: np.ndarray, now_s: float) -> None:
         """Record the ledgers that a pass found missing, ascending. A ledger that exists again begins at zero."""
         is_known = is_in(missing, self._ids)
-        rows = self._ids.searchsorted(missing[is_known])
+        rows = self._ids.searchsorted(missing.compress(is_known))
         passes, counted_s = np.ones(len(missing), np.int64), np.full(len(missing), now_s)
         proven_s = np.full(len(missing), np.inf)
-        counts = now_s - self._counted_s[rows] >= self._interval_s
-        passes[is_known] = self._passes[rows] + counts
-        counted_s[is_known] = np.where(counts, now_s, self._counted_s[rows])
-        proven_s[is_known] = self._proven_s[rows]
+        counts = now_s - self._counted_s.take(rows) >= self._interval_s
+        passes[is_known] = self._passes.take(rows) + counts
+        counted_s[is_known] = np.where(counts, now_s, self._counted_s.take(rows))
+        proven_s[is_known] = self._proven_s.take(rows)
         self._ids, self._passes, self._counted_s, self._proven_s = missing, passes, counted_s, proven_s
 
     def missing_for(self, passes: int) -> np.ndarray:
         """Return the ledgers that were missing in this many consecutive passes, ascending."""
-        return self._ids[self._passes >= passes]
+        return self._ids.compress(self._passes >= passes)
 
     def note_proven(self, ledger_ids: np.ndarray, now_s: float) -> None:
         """Record ledgers that were proven to be deleted, ascending. The time of the first proof counts."""
@@ -157,11 +157,11 @@ class MissingLedgers:
 
     def proven_before(self, now_s: float) -> np.ndarray:
         """Return the ledgers that were proven to be deleted at least an interval ago, ascending."""
-        return self._ids[now_s - self._proven_s >= self._interval_s]
+        return self._ids.compress(now_s - self._proven_s >= self._interval_s)
 
     def forget(self, ledger_ids: np.ndarray) -> None:
         """Forget ledgers, ascending, because they exist after all."""
-        self.note(self._ids[~is_in(self._ids, ledger_ids)], -np.inf)
+        self.note(self._ids.compress(~is_in(self._ids, ledger_ids)), -np.inf)
 
 
 def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:

@@ -18,6 +18,7 @@ OF_ALL_LEDGERS = [
     "gc/garbage_collector.py",
     "gc/deletion_proofs.py",
     "storage/index/index.py",
+    "storage/index/index_file.py",
     "storage/index/ledger_headers.py",
     "storage/index/manifest.py",
     "storage/index/per_ledger.py",

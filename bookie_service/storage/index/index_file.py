@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
 from bkspark.errors import StorageDamaged
@@ -135,8 +133,12 @@ class IndexFile:
 
 def has_positions(file_bytes: np.ndarray) -> np.ndarray:
     """Return which index files of these sizes have positions, bool each. A few files of version 2 may be wrong."""
-    no_positions: Collection[int] = [layout.positions_at for layout in index_format.LAYOUTS.values()]
-    return (file_bytes > min(no_positions)) & ~np.isin(file_bytes, list(no_positions))
+    no_positions = [layout.positions_at for layout in index_format.LAYOUTS.values()]
+    found = file_bytes > min(no_positions)
+    # Not np.isin, which holds the interpreter's lock while it picks the sizes of all files.
+    for size in no_positions:
+        found &= file_bytes != size
+    return found
 
 
 def count_positions(file_bytes: np.ndarray) -> int:
