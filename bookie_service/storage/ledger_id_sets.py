@@ -16,6 +16,13 @@ def unique(ids: np.ndarray) -> np.ndarray:
     return ids.compress(np.append(True, ids[1:] != ids[:-1])) if len(ids) else ids
 
 
+def last_of_each(ids: np.ndarray) -> np.ndarray:
+    """Return the place of the last occurrence of each id, in the order of the ids. The array may have any order."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids.take(order)
+    return order.compress(np.append(ordered[1:] != ordered[:-1], True)[: len(order)])
+
+
 def union(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the ids that are in either set."""
     return unique(np.concatenate([first, second]))

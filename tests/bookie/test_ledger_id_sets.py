@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bookie_service.storage.ledger_id_sets import common, union, unique, without
+from bookie_service.storage.ledger_id_sets import common, last_of_each, union, unique, without
 
 ROOT = Path(__file__).parents[2]
 OF_ALL_LEDGERS = [
@@ -50,6 +50,11 @@ def test_sets_of_ids_are_what_pythons_sets_are(
 def test_ids_in_any_order_come_once_each() -> None:
     assert unique(np.array([5, 1 << 62, 5, 0, 1 << 62], np.int64)).tolist() == [0, 5, 1 << 62]
     assert unique(np.empty(0, np.int64)).tolist() == []
+
+
+def test_last_of_each_id_is_found_in_the_order_of_the_ids() -> None:
+    assert last_of_each(np.array([5, 1 << 62, 5, 0, 1 << 62, 7], np.int64)).tolist() == [3, 2, 5, 4]
+    assert last_of_each(np.empty(0, np.int64)).tolist() == []
 
 
 @pytest.mark.parametrize("module", OF_ALL_LEDGERS)

@@ -16,6 +16,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import ledger_headers as file_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.ledger_headers import HeaderRows
+from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.manifest import ROWS_BESIDE, IndexManifestWriter
 from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
@@ -38,11 +39,9 @@ class _Table:
     def of(cls, found: HeaderRows) -> _Table:
         """Return the table of the last row of each ledger, without rows that say that there is no header."""
         ledger_ids = found.rows["ledger_id"].astype(np.int64)
-        order = np.argsort(ledger_ids, kind="stable")
-        ledger_ids = ledger_ids.take(order)
-        is_last = np.append(ledger_ids[1:] != ledger_ids[:-1], True)[: len(order)]
-        is_kept = is_last & ((found.rows["bits"].take(order) & file_format.DROPPED) == 0)
-        return cls(ledger_ids[is_kept], found.chosen(order[is_kept]), np.zeros(np.count_nonzero(is_kept), bool))
+        last = ledger_id_sets.last_of_each(ledger_ids)
+        last = last.compress((found.rows["bits"].take(last) & file_format.DROPPED) == 0)
+        return cls(ledger_ids.take(last), found.chosen(last), np.zeros(len(last), bool))
 
     def __len__(self) -> int:
         return len(self.ledger_ids)

@@ -12,6 +12,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index_files as file_format
+from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.placed_file import PlacedFile
@@ -227,9 +228,6 @@ class IndexManifestWriter(IndexManifest):
 
 def _last_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the last row of each ledger, ascending, without rows of 0 bytes."""
-    order = np.argsort(ledger_ids, kind="stable")
-    # Not with indices in brackets: see `ledger_id_sets`.
-    ledger_ids, rows = ledger_ids.take(order), rows.take(order)
-    is_last = np.append(ledger_ids[1:] != ledger_ids[:-1], True)[: len(order)]
-    is_kept = is_last & (rows > 0)
-    return ledger_ids.compress(is_kept), rows.compress(is_kept)
+    last = ledger_id_sets.last_of_each(ledger_ids)
+    last = last.compress(rows.take(last) > 0)
+    return ledger_ids.take(last), rows.take(last)
