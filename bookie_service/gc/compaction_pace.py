@@ -25,15 +25,21 @@ class PaceLimit:
 class CompactionPace:
     """Called with (entries, bytes) after each piece of work: waits as the limit requires. For any thread."""
 
-    def __init__(self, limit: Callable[[], PaceLimit], stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        limit: Callable[[], PaceLimit],
+        stopping: threading.Event,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`limit()` is called each time, because an operator may change it. `stopping`: set to end the work."""
+        self._clock_s = clock_s
         self._limit = limit
         self._stopping = stopping
         self._lock = threading.Lock()
         self._paced_by = limit()
         """The limit that `_began` and `_done` belong to. With a new limit, counting begins again."""
-        self._began = time.monotonic()
-        """When counting began, by the monotonic clock."""
+        self._began = clock_s()
+        """When counting began."""
         self._done = 0
         """How many entries or bytes were copied since `_began`."""
 
@@ -44,7 +50,7 @@ class CompactionPace:
 
     def _pause_s(self, entries: int, size: int) -> float:
         with self._lock:
-            limit, now = self._limit(), time.monotonic()
+            limit, now = self._limit(), self._clock_s()
             if limit != self._paced_by:
                 # What was copied before does not count against another rate.
                 self._done, self._began, self._paced_by = 0, now, limit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -140,12 +139,11 @@ def test_changed_limit_counts_from_now_on() -> None:
     assert pace._pause_s(1000, 0) <= 1
 
 
-def test_time_before_a_change_of_the_limit_earns_no_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+def test_time_before_a_change_of_the_limit_earns_no_entries() -> None:
+    now_s = 100.0
     limits = [PaceLimit(10, counts_bytes=False)]
-    pace = CompactionPace(lambda: limits[0], threading.Event())
-    now_s[0] += 50
+    pace = CompactionPace(lambda: limits[0], threading.Event(), lambda: now_s)
+    now_s += 50
     limits[0] = PaceLimit(20, counts_bytes=False)
     assert pace._pause_s(40, 0) == 2
 
