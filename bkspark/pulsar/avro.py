@@ -30,6 +30,8 @@ PRIMITIVES = {
 }  # fmt: skip
 _TIMES = {"timestamp-millis": pa.timestamp("ms", "UTC"), "timestamp-micros": _UTC_US}
 _NAMED = ("record", "enum", "fixed")
+_OCTETS = {"bytes", "fixed", "string"}
+"""Types of which one may be read as another, but not as a decimal."""
 _NUMBERS = ({"int", "long"}, {"float", "double"})
 
 
@@ -274,8 +276,8 @@ def as_written(reader: Any, writer: Any) -> Any:
 
     The writer's names that the reader lacks are aliases of those of its own that the writer lacks.
     """
-    written = list(_records_of(writer))
-    own = {_short(each["name"]) for each in _records_of(reader)}
+    written = list(records_of(writer))
+    own = {_short(each["name"]) for each in records_of(reader)}
     foreign = [each for each in written if _short(each["name"]) not in own]
 
     def adapted(avro: Any) -> Any:
@@ -303,7 +305,7 @@ def as_written(reader: Any, writer: Any) -> Any:
 
 
 def _is_missing(field: dict[str, Any], records: list[dict[str, Any]]) -> bool:
-    """Whether a field without a default is not in each of these records."""
+    """Return whether a field has no default and one of these records lacks it."""
     if "default" in field:
         return False
     return any(field["name"] not in {each["name"] for each in record["fields"]} for record in records)
@@ -318,7 +320,8 @@ def _short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _records_of(avro: Any) -> Iterator[dict[str, Any]]:
+def records_of(avro: Any) -> Iterator[dict[str, Any]]:
+    """Yield the records of a schema, each once."""
     return (each for each in _within(avro) if isinstance(each, dict) and each["type"] == "record")
 
 
@@ -417,9 +420,6 @@ def _conflict(
     if is_decimal(written) == is_decimal(wanted) or not {written["type"], wanted["type"]} <= _OCTETS:
         return None
     return path, _shown_type(written), _shown_type(wanted)
-
-
-_OCTETS = {"bytes", "fixed", "string"}
 
 
 def _only_member(avro: Any, known: dict[str, Any]) -> Any:

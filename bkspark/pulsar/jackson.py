@@ -24,6 +24,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
+from bkspark.pulsar.avro import records_of
+
 Converter = Callable[[Any], Any]
 """Returns the value that the Avro schema says. Values that have no form of Jackson are returned as they are."""
 
@@ -46,21 +48,8 @@ _CLASSES = {
 
 def with_dates(avro: Any) -> Any:
     """Return a schema with full names in which Java's classes of dates and times are what Jackson writes for them."""
-    found = {each["name"] for each in _records_in(avro) if each["name"] in _CLASSES and not each["fields"]}
+    found = {each["name"] for each in records_of(avro) if each["name"] in _CLASSES and not each["fields"]}
     return _replaced(avro, {name: _CLASSES[name] for name in found}) if found else avro
-
-
-def _records_in(avro: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(avro, dict) and avro["type"] == "record":
-        yield avro
-        avro = [each["type"] for each in avro["fields"]]
-    for each in avro if isinstance(avro, list) else _inner(avro).values():
-        yield from _records_in(each)
-
-
-def _inner(avro: Any) -> dict[str, Any]:
-    """Return the types of an array's items and of a map's values."""
-    return {key: avro[key] for key in ("items", "values") if key in avro} if isinstance(avro, dict) else {}
 
 
 def _replaced(avro: Any, types: dict[str, Any]) -> Any:
@@ -69,7 +58,8 @@ def _replaced(avro: Any, types: dict[str, Any]) -> Any:
     if isinstance(avro, str):
         return types.get(avro, avro)
     if avro["type"] != "record":
-        return avro | {key: _replaced(each, types) for key, each in _inner(avro).items()}
+        # An array's items, or a map's values.
+        return avro | {key: _replaced(avro[key], types) for key in ("items", "values") if key in avro}
     if avro["name"] in types:
         return types[avro["name"]]
     return {**avro, "fields": [{**each, "type": _replaced(each["type"], types)} for each in avro["fields"]]}
