@@ -195,7 +195,7 @@ def test_ledger_that_existed_again_needs_two_new_proofs(tmp_path: Path) -> None:
                 bench.cluster.existing.add(1)
             else:
                 bench.delete(1)
-            # A listing that lags behind never has it.
+            # The listing never has it: it may be one of an earlier time.
             bench.cluster.unlisted.add(1)
             dropped.append((await clocked.collector.run_pass(is_forced=False)).dropped_ledgers)
         assert dropped == [0, 0, 0, 1]

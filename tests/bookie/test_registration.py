@@ -43,6 +43,13 @@ class Bench:
         await registration.enter()
         return registration
 
+    async def replaced(self) -> tuple[Registration, MemoryTree]:
+        """Return a registration whose session was gone, and the session of the process that took its id meanwhile."""
+        registration, other = await self.registered(), self.another()
+        self.store.expire(self.tree)
+        await BookieRegistry(other, URI).register(ID, ADDRESS)
+        return registration, other
+
     def owners(self) -> tuple[int | None, int | None]:
         """Return the sessions of the node for writable bookies and of the one for read-only bookies."""
         found = [self.store.find(path) for path in (WRITABLE, READ_ONLY)]
@@ -178,10 +185,7 @@ def test_bookie_tries_every_second_until_the_store_takes_its_registration() -> N
 
 def test_process_whose_id_was_taken_while_its_session_was_gone_has_to_end() -> None:
     async def test(bench: Bench) -> None:
-        registration = await bench.registered()
-        other = bench.another()
-        bench.store.expire(bench.tree)
-        await BookieRegistry(other, URI).register(ID, ADDRESS)
+        registration, other = await bench.replaced()
         # The other process may be the remains of an earlier session, which would end in this time.
         await asyncio.sleep(2 * TIMEOUT_S - 1)
         assert not registration.lost.done()
@@ -198,10 +202,7 @@ def test_process_whose_id_was_taken_does_not_register_in_another_mode() -> None:
     """It would be registered as read-only beside the other process, until it has ended."""
 
     async def test(bench: Bench) -> None:
-        registration = await bench.registered()
-        other = bench.another()
-        bench.store.expire(bench.tree)
-        await BookieRegistry(other, URI).register(ID, ADDRESS)
+        registration, other = await bench.replaced()
         await registration.lost
         registration.change(read_only=True, reason="its disks are full")
         await registration.settled()
