@@ -125,6 +125,24 @@ def test_log_with_entries_of_a_ledger_in_doubt_is_not_rewritten_and_looked_at_ag
     assert not any(name.endswith(SUFFIX) for name in SimulatedFiles(disk).names("/ledgers0/current"))
 
 
+def test_doubt_about_the_first_part_of_a_log_is_not_forgotten_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has one entry: of a ledger in doubt, of another one that was added again, and that one again."""
+    monkeypatch.setattr(log_scan, "_WINDOW_BYTES", 50)
+    twin = twin_of()
+    for each in ((5, 0), (4, 0), (4, 0)):
+        assert add(twin, each) == [Status.EOK]
+        twin.checkpoint()
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+    SimulatedFiles(disk).remove("/ledgers0/current/0/5/5.idx")
+    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
+    (log_id,) = again.store.logs.rotated()
+    compactor = Compactor(SimulatedFiles(disk), again.store, ["/ledgers0/current"])
+    facts = compactor.facts(log_id, without_limits)
+    assert facts.ledger_ids.tolist() == [4, 5]
+    assert int(facts.ledger_bytes.sum()) < facts.log_bytes, "one entry of ledger 4 is dead"
+    assert compactor._scanned == {}
+
+
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_compaction_that_cannot_be_finished_is_not_in_the_way_of_others(is_torn: bool) -> None:
     twin = twin_of()
