@@ -143,6 +143,23 @@ def test_doubt_about_the_first_part_of_a_log_is_not_forgotten_at_the_next_one(mo
     assert compactor._scanned == {}
 
 
+def test_entries_that_came_out_of_order_are_all_moved() -> None:
+    twin = twin_of()
+    held = [(4, 2), (4, 0), (4, 3), (4, 1)]
+    for each in held:
+        assert add(twin, each) == [Status.EOK]
+        # One flush each: a flush sorts the entries of its ledgers.
+        twin.checkpoint()
+    twin.store.seal_logs()
+    compactor = Compactor(SimulatedFiles(twin.disk), twin.store, ["/ledgers0/current"])
+    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    assert intent is not None
+    compactor.finish(intent, without_limits)
+    twin.store.forget_log(intent.old_id)
+    compactor.remove(intent.old_id)
+    assert [restarted(twin).read(*each)[2] for each in held] == [entry(*each) for each in held]
+
+
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_compaction_that_cannot_be_finished_is_not_in_the_way_of_others(is_torn: bool) -> None:
     twin = twin_of()
