@@ -6,7 +6,7 @@ import errno
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,29 @@ def test_directory_that_is_busy_is_left_out_and_gets_the_next_mark(directories: 
     threads.settle()
     threads.stop()
     assert [Marks(FaultyFiles(), [each]).read(0) for each in directories] == [HIGH] * 3
+
+
+class BusyThreads(DiskThreads):
+    """All directories are busy until one of them is waited for."""
+
+    def __init__(self, directories: list[str]) -> None:
+        super().__init__(directories, stall_s=0.0)
+        self.waits = False
+        self._held: Future[None] = Future()
+        self.run(dict.fromkeys(range(len(directories)), self._held.result))
+
+    def wait_for_any(self, places: Collection[int]) -> None:
+        if not self._held.done():
+            self._held.set_result(None)
+        super().wait_for_any(places)
+
+
+def test_marks_wait_for_a_directory_if_all_are_busy(directories: list[str]) -> None:
+    """Journal files before them are released afterwards, so they must be durable somewhere."""
+    threads = BusyThreads(directories)
+    Marks(FaultyFiles(), directories, threads).write([HIGH])
+    assert Marks(FaultyFiles(), directories).read(0) == HIGH
+    threads.stop()
 
 
 def test_marks_that_no_directory_took_while_another_is_busy_are_not_written(directories: list[str]) -> None:
