@@ -46,6 +46,11 @@ class LedgerOffset:
         """What it is a position in, for messages."""
         return f"ledger {self.ledger_id}"
 
+    @property
+    def place(self) -> str:
+        """What is read next, for messages."""
+        return f"entry {self.entry_id}"
+
 
 class LedgerIds:
     """A set of ledger ids as ascending ranges (first, last). Immutable."""

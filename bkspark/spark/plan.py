@@ -23,6 +23,7 @@ from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
 from bkspark.spark.ledger_offsets import LedgerIds
+from bkspark.spark.losses import LostEntries
 from bkspark.spark.lost_times import check_times
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import IdRange
@@ -66,6 +67,7 @@ class ReadPlanner:
         )
         self._kind = "topic" if options.reads_topics else "log"
         """What a range belongs to, for messages. Constant."""
+        self._lost = LostEntries(options, self._kind, self._remedy)
         self._opened: dict[int, LedgerReader] = {}
         """Ledgers that were read, by id. One is read once."""
         self._ahead: dict[int, LedgerReader] = {}
@@ -442,7 +444,8 @@ class ReadPlanner:
             leaves_out: as of a ReadPartition.
 
         Raises:
-            DataLoss: a ledger is gone, or ends before the range does (failOnDataLoss; otherwise it is left out).
+            DataLoss: a ledger is gone, or ends before the range does (failOnDataLoss; otherwise what there is of the
+                range is read, and the rest is a warning).
             DecryptionFailed: a ledger is encrypted, and its key is missing or wrong.
             ConfigurationError: the tasks would be too many.
         """
@@ -485,6 +488,8 @@ class ReadPlanner:
         """Return one partition of all the ranges, in order; without ledgers that are gone, unless they `must_exist`.
         Raises as `partitions`."""
         await self._open({each.ledger_id: each.log for each in ranges}, must_exist=must_exist)
+        if not must_exist:
+            ranges = [each for each in ranges if each.ledger_id in self._opened]
         return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(
@@ -498,7 +503,11 @@ class ReadPlanner:
         reads = []
         for entries in group:
             reader = self._opened.get(entries.ledger_id)
-            if reader is not None and self._holds(reader, entries):
+            if reader is None:
+                self._lost.warn_of_gone(entries)
+                continue
+            end_entry = self._lost.stored_end(entries, reader.last_entry) if reader.is_closed else entries.end_entry
+            if entries.first_entry < end_entry:
                 reader.opener.check()  # fail on the driver, not in each task
                 custom = reader.metadata.custom_metadata
                 if not self._options.include_metadata:
@@ -509,7 +518,7 @@ class ReadPlanner:
                         entries.ordinal,
                         entries.ledger_id,
                         entries.first_entry,
-                        entries.end_entry,
+                        end_entry,
                         metadata,
                         reader.times.created_ms,
                         entries.log,
@@ -527,17 +536,6 @@ class ReadPlanner:
             net=net,
             encryption_key_file=self._options.encryption_key_file,
         )
-
-    def _holds(self, reader: LedgerReader, entries: EntryRange) -> bool:
-        if not reader.is_closed or reader.last_entry >= entries.end_entry - 1:
-            return True
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"ledger {entries.ledger_id}{f' of {self._kind} {entries.log}' if entries.log else ''} ends at entry "
-                f"{reader.last_entry}, entries up to {entries.end_entry - 1} were to be read: {self._remedy}",
-                ledger_id=entries.ledger_id,
-            )
-        return False
 
     async def _open(self, ledgers: Mapping[int, str], *, must_exist: bool = True) -> None:
         """Read the state of ledgers. `ledgers`: the name of the log of each, empty without one, for messages."""

@@ -32,7 +32,8 @@ from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.transactions import Transactions
-from bkspark.spark.following import CHECKPOINT, FollowingReader, on_loss
+from bkspark.spark.following import CHECKPOINT, FollowingReader
+from bkspark.spark.losses import Losses
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
@@ -64,6 +65,13 @@ class TopicOffset:
     @property
     def subject(self) -> str:
         return f"topic {self.log}"
+
+    @property
+    def place(self) -> str:
+        at = self.position
+        if at.ledger_id < 0:
+            return "the beginning"
+        return f"message {MessageId(at.ledger_id, at.entry_id, self.batch or -1, TopicName.parse(self.log).partition)}"
 
     def to_json(self) -> dict[str, int]:
         found = {"entry": self.position.entry_id, "ledger": self.position.ledger_id}
@@ -125,9 +133,9 @@ class ManyTopics:
 class _TopicAtTrigger:
     """One topic or partition as a trigger finds it."""
 
-    def __init__(self, view: TopicView, options: SourceOptions) -> None:
+    def __init__(self, view: TopicView, losses: Losses) -> None:
         self.view = view
-        self._options = options
+        self._losses = losses
         self._batches: dict[Position, int] = {}
         """The message in its batch where a read begins, by position; without an entry the first one."""
 
@@ -151,8 +159,7 @@ class _TopicAtTrigger:
     async def begin(self, noted: TopicOffset) -> Position:
         position = self.view.first_after(noted.position)
         if position is None:
-            what = "trimmed, or deleted and created again,"
-            on_loss(self._options, noted, what)
+            self._losses.report(noted, "trimmed, or deleted and created again")
             return self.view.start
         if noted.batch and position == noted.position:
             self._batches[position] = noted.batch
@@ -217,7 +224,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
                 await self._scan(views[str(name)])
         self._warn_of_missing(missing or ())
         await self._warn(planner, views)
-        return {name: _TopicAtTrigger(view, self._options) for name, view in views.items()}
+        return {name: _TopicAtTrigger(view, self._losses) for name, view in views.items()}
 
     async def _scan(self, view: TopicView) -> None:
         """Scan new entries for transactions. Offsets never pass an open one, so earlier entries need no scan."""

@@ -153,6 +153,10 @@ class TopicPartition(ReadPartition):
         self.earlier = earlier
         self.read_out = frozenset(read_out)
 
+    def place_of(self, read: LedgerRead, entry_id: int) -> str:
+        """Return the message that an entry is, as the beginning of a message to the user."""
+        return f"topic {read.log}, message {read.ledger_id}:{entry_id}: " if read.log else ""
+
     def to_its_end(self, read: LedgerRead) -> LedgerRead:
         """Return a read, extended to the ledger's own end if it is one of `read_out`."""
         if read.ledger_id not in self.read_out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -17,10 +18,12 @@ from bkspark.errors import (
     UnauthorizedAccess,
 )
 from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.topic_read import TopicReader
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
+from tests.spark.topic_reads import VALUE, columns_of, numbered, rows_of, table, values
 
 pytestmark = pytest.mark.cluster
 
@@ -29,14 +32,17 @@ pytestmark = pytest.mark.cluster
 
 
 def test_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
-    client: Client, topic: StoredTopic, read: Callable
+    client: Client, topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = topic.ledger(numbered(0))
     topic.ledger(numbered(1))
     client.delete(gone)
     with pytest.raises(DataLoss, match=f"ledger {gone} of topic {topic.name} does not exist any more.*startingOffsets"):
         read(VALUE)
+    caplog.clear()
     assert values(read(VALUE, failOnDataLoss=False)) == [b"1"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"ledger {gone} of topic {topic.name} does not exist any more: 1 entry is lost and is left out"
 
 
 def test_ledger_that_is_gone_before_the_start_does_not_count(
@@ -59,13 +65,41 @@ def test_ledger_is_read_to_its_own_end_where_the_list_says_less(topic: StoredTop
     assert values(read(VALUE, minPartitions=4)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_ledger_that_has_fewer_entries_than_its_list_says_is_data_lost(topic: StoredTopic, read: Callable) -> None:
+def test_ledger_that_has_fewer_entries_than_its_list_says_is_data_lost(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
     short = topic.ledger(numbered(0, 1))
     topic.ledger(numbered(2))
-    topic.info.ledgerInfo[0].entries = 3
+    topic.info.ledgerInfo[0].entries = 5
     topic.save()
-    with pytest.raises(DataLoss, match=f"ledger {short}"):
+    with pytest.raises(DataLoss, match=f"ledger {short} of topic {topic.name} ends at entry 1, .*failOnDataLoss=false"):
         read(VALUE)
+    caplog.clear()
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0", b"1", b"2"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"ledger {short} of topic {topic.name} ends at entry 1: 3 entries are lost and are left out"
+    assert values(read(VALUE, failOnDataLoss=False, maxEntriesPerPartition=1)) == [b"0", b"1", b"2"]
+
+
+def test_entry_that_bookies_lost_is_named_as_a_message_of_its_topic(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = topic.ledger(numbered(0, 1))
+
+    def read(**options: str) -> list[bytes]:
+        given = SourceOptions.parse({"uri": cluster.uri, "topic": str(topic.name), **options})
+        reader = TopicReader(columns_of(VALUE), given)
+        (task,) = reader.partitions()
+        task.reads = tuple(replace(each, end_entry=4) for each in task.reads)
+        return [value for rows in reader.read(task) for value in rows["value"].to_pylist()]
+
+    place = f"topic {topic.name}, message {ledger}:2"
+    with pytest.raises(DataLoss, match=f"^{place}: .*failOnDataLoss=false"):
+        read()
+    caplog.clear()
+    assert read(failOnDataLoss="false") == [b"0", b"1"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"{place}: entries 2-3 of ledger {ledger} are gone and are left out"
 
 
 def test_open_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
