@@ -21,8 +21,7 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import run
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
-from bkspark.spark import losses
-from bkspark.spark.losses import Losses
+from bkspark.spark.losses import Losses, NamedPosition
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
@@ -42,7 +41,7 @@ from bkspark.stages import reach
 CHECKPOINT = "the checkpoint's offset"
 
 
-class Noted(losses.Noted, Protocol):
+class Noted(NamedPosition, Protocol):
     """A position in one log, as it is recorded in offsets."""
 
     @property

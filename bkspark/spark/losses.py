@@ -12,7 +12,7 @@ from bkspark.spark.ranges import EntryRange
 _log = logging.getLogger(__name__)
 
 
-class Noted(Protocol):
+class NamedPosition(Protocol):
     """A position in one log, as it is recorded in offsets, for messages."""
 
     @property
@@ -34,7 +34,7 @@ class Losses:
         self._warned: set[str] = set()
         """The warnings that were logged."""
 
-    def report(self, noted: Noted, what: str) -> None:
+    def report(self, noted: NamedPosition, what: str) -> None:
         """Report that what follows a position is gone.
 
         Raises:

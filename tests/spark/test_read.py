@@ -25,7 +25,6 @@ from bkspark.spark.option_values import parse_ledgers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.progress import Lag, lag
-from bkspark.spark.ranges import EntryRange
 from bkspark.spark.read import BookKeeperReader, read_partition
 from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
@@ -501,24 +500,6 @@ def test_what_no_bookie_has_any_more_is_left_out_only_where_loss_is_allowed(clus
     assert left(has, lost, lost) == [0, 1, 2, 3, *others]
     assert left(lost, lost, lost) == others
     assert left(has, has, has, end_entry=15) == [*range(10), *others]
-
-
-def test_entries_that_a_ledger_does_not_have_are_counted_where_loss_is_allowed(cluster, client, caplog):
-    one = ledger(client, range(3))
-    ranges = [EntryRange(0, one, 1, 7, 100, "clicks"), EntryRange(1, one, 5, 7, 100), EntryRange(2, one, 0, 2, 100)]
-
-    def planned(**options: str) -> list[tuple[int, int]]:
-        given = SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), **options})
-        planner = ReadPlanner(client.asynchronous, given)
-        parts = run(lambda: planner.partitions(ranges))
-        return [(read.first_entry, read.end_entry) for part in parts for read in part.reads]
-
-    with pytest.raises(DataLoss, match=f"ledger {one} of log clicks ends at entry 2, .* up to 6 .*startingOffsets"):
-        planned()
-    assert planned(failOnDataLoss="false") == [(1, 3), (0, 2)]
-    of_log, of_none = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert of_log == f"ledger {one} of log clicks ends at entry 2: 4 entries are lost and are left out"
-    assert of_none == f"ledger {one} ends at entry 2: 2 entries are lost and are left out"
 
 
 def test_abandoned_read_ends_its_connections(cluster, client, log):
