@@ -29,11 +29,11 @@ _OUTSIDE = "a field that ends beyond it"
 
 
 class MalformedFields(ValueError):
-    """A message is not protobuf; `row` is its index among those that were read."""
+    """Messages are not protobuf; `rows` are the indexes, among those that were read, of some of them."""
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, rows: np.ndarray, reason: str) -> None:
         super().__init__(reason)
-        self.row = row
+        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def fields_of(
         if not goes_on.all():
             rows, at, end = rows[goes_on], at[goes_on], end[goes_on]
     if len(rows):
-        raise MalformedFields(int(rows[0]), f"more than {FIELDS_MAX} fields")
+        raise MalformedFields(rows, f"more than {FIELDS_MAX} fields")
     return fields
 
 
@@ -247,7 +247,7 @@ def _varints(data: np.ndarray, at: np.ndarray, end: np.ndarray, rows: np.ndarray
         if not goes_on.all():
             longer = np.flatnonzero(goes_on) if isinstance(longer, slice) else longer[goes_on]
         if shift >= 7 * _VARINT_BYTES_MAX:
-            raise MalformedFields(int(rows[longer][0]), _WRONG_VARINT)
+            raise MalformedFields(rows[longer], _WRONG_VARINT)
         _check(at[longer] < end[longer], rows[longer], _WRONG_VARINT)
         octets = data[at[longer]]
         values[longer] |= (octets & 0x7F).astype(np.int64) << shift
@@ -259,4 +259,4 @@ def _varints(data: np.ndarray, at: np.ndarray, end: np.ndarray, rows: np.ndarray
 
 def _check(is_right: np.ndarray, rows: np.ndarray, reason: str) -> None:
     if not is_right.all():
-        raise MalformedFields(int(rows[int(np.argmin(is_right))]), reason)
+        raise MalformedFields(rows[~is_right], reason)

@@ -20,7 +20,7 @@ from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar import message_columns as columns
 from bkspark.pulsar.chunks import ChunkGatherer
-from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
+from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries, well_formed
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
 from bkspark.pulsar.records import ValueDecoder
@@ -253,7 +253,9 @@ class TopicDecoder:
         """Return a message whose last chunk is here, looking for the others before the task's first entry."""
         if self._chunks.lacks(uuid) and (self._earlier is None or uuid in self._earlier):
             seen: set[str] = set()
-            for entries in itertools.chain.from_iterable(map(_decodable, self._look_back(self._topic))):
+            # The tasks that read malformed entries report them.
+            parts = (part for batch in self._look_back(self._topic) for part in reversed([*well_formed(batch)]))
+            for entries in parts:
                 for row in np.flatnonzero(entries.is_chunk)[::-1].tolist():
                     seen.add(entries.text(entry_fields.UUID, row))
                     self._chunks.take_earlier(entries, row, uuid)
@@ -506,20 +508,6 @@ def _place_of(messages: Messages, place: int) -> str:
     row, index = int(messages.entry[place]), int(messages.batch_index[place])
     entry = f"{int(messages.entries.ledger_ids[row])}:{int(messages.entries.entry_ids[row])}"
     return f"{entry}:-1:{index}" if index >= 0 else entry
-
-
-def _decodable(batch: EntryBatch) -> Iterator[Entries]:
-    """Yield the entries of a batch in parts, the last part first, without the malformed ones: the tasks that read those
-    report them."""
-    try:
-        entries = decode_entries(batch)
-    except MalformedEntry:
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            yield from _decodable(batch.slice(middle, len(batch)))
-            yield from _decodable(batch.slice(0, middle))
-    else:
-        yield entries
 
 
 def _target_of(schemas: Mapping[int, Schema], columns: pa.StructType) -> Schema:

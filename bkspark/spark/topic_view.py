@@ -12,7 +12,7 @@ from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.log.positions import EARLIEST, LATEST, Position
-from bkspark.pulsar.entries import MalformedEntry, decode_entries
+from bkspark.pulsar.entries import well_formed
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import SHADOW_SOURCE, EntryPosition
 from bkspark.pulsar.names import TopicName
@@ -327,15 +327,8 @@ class TopicView:
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
     """Record the transactions in a batch. Malformed entries are ignored: the tasks that read them report them."""
-    left = [batch]
-    while left:
-        some = left.pop()
-        try:
-            found.take(decode_entries(some))
-        except MalformedEntry as error:
-            if len(some) > 1:
-                middle = min(max(1, error.row), len(some) - 1)
-                left += [some.slice(middle, len(some)), some.slice(0, middle)]
+    for entries in well_formed(batch):
+        found.take(entries)
 
 
 def aliases(name: TopicName) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
 
@@ -196,3 +197,25 @@ def test_many_malformed_entries_in_a_row_do_not_end_the_search_for_transactions(
     assert found.stop == EntryPosition(5, 3000)
     _take_transactions(found, EntryBatch.of([marker(22, (0, 1)), b"?"], 6))
     assert found.stop == EntryPosition(5, 3011)
+
+
+@pytest.mark.parametrize("many", [b"?", numbered(0)[0][:-1] + b"?"], ids=["short", "checksum"])
+def test_malformed_entries_cost_no_more_steps_where_there_are_more_of_them(many: bytes) -> None:
+    def steps(count: int) -> int:
+        found = Transactions()
+        batch = EntryBatch.of([*[*numbered(1), many] * count, *[many] * count, of(2)], 5)
+        calls = 0
+
+        def count_call(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count_call)
+        try:
+            _take_transactions(found, batch)
+        finally:
+            sys.setprofile(None)
+        assert found.stop == EntryPosition(5, 3 * count)
+        return calls
+
+    assert steps(500) <= steps(50) + 100
