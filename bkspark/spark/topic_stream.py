@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkspark.log.positions import Position
 from bkspark.pulsar.message_ids import MessageId
@@ -266,7 +266,12 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
             if name in self._warned:
                 continue
             self._warned.add(name)
-            if not await store.is_kept(view.name):
+            try:
+                is_kept = await store.is_kept(view.name)
+            except MetadataFormat as error:
+                _log.warning("topic %s: whether a retention keeps its ledgers is not known: %s", name, error)
+                continue
+            if not is_kept:
                 _log.warning(
                     "topic %s has no subscription, and its namespace has no retention: unless the brokers' defaults or "
                     "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, whether "

@@ -286,6 +286,20 @@ def test_retention_or_a_subscription_is_asked_for_once(
     assert not any("has no subscription" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize("policies", [b"{", b"[]", b'{"retention_policies": 3}'])
+def test_policies_that_cannot_be_read_do_not_end_a_stream(
+    cluster: Cluster, client: Client, topic: StoredTopic, caplog: pytest.LogCaptureFixture, policies: bytes
+) -> None:
+    """They are read for a warning only."""
+    other = StoredTopic(client, f"{topic.name.tenant}/{topic.name.local}/t")
+    other.put_policies(policies)
+    other.ledger(numbered(0))
+    query = Query(cluster, other, startingOffsets="earliest")
+    assert [query.batch(), query.batch()] == ["0", ""]
+    found = sum("it holds no policies of a namespace" in record.message for record in caplog.records)
+    assert found == 2, "once by each of the two readers"
+
+
 def test_other_topics_go_on_where_one_of_them_is_deleted_and_created_again(
     cluster: Cluster, client: Client, topic: StoredTopic
 ) -> None:
