@@ -35,7 +35,9 @@ from bkspark.spark.topic_columns import (
     FROM_ENTRIES,
     VALUE,
     check_describing,
+    converted,
     describing_column,
+    of_type,
     payload_type,
 )
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
@@ -302,7 +304,7 @@ class TopicDecoder:
         if not len(self._schema):
             return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
         made = pa.RecordBatch.from_arrays(
-            [_of_type(found[i], field.type) for i, field in enumerate(self._schema)], schema=self._schema
+            [of_type(found[i], field.type) for i, field in enumerate(self._schema)], schema=self._schema
         )
         if not kept.all():
             made, messages = made.filter(pa.array(kept)), messages.select(kept)
@@ -341,7 +343,7 @@ class TopicDecoder:
         values = columns.values(messages)
         corrupt = np.zeros(len(messages), bool)
         if not self._is_decoded:
-            return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages), corrupt
+            return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages, corrupt), corrupt
         versions = self._versions_of(messages)
         parts: list[tuple[np.ndarray, pa.Array]] = []
         for version in np.unique(versions).tolist():
@@ -352,11 +354,11 @@ class TopicDecoder:
             corrupt[rows[is_wrong]] = True
             parts.append((rows, structs))
         if len(parts) == 1:
-            return self._cells(parts[0][1], messages), corrupt
+            return self._cells(parts[0][1], messages, corrupt), corrupt
         order = np.empty(len(messages), np.int64)
         order[np.concatenate([rows for rows, _ in parts])] = np.arange(len(messages))
         whole = pa.concat_arrays([structs for _, structs in parts]).take(pa.array(order))
-        return self._cells(whole, messages), corrupt
+        return self._cells(whole, messages, corrupt), corrupt
 
     def _versions_of(self, messages: Messages) -> np.ndarray:
         """Return the version of the schema with which to decode each message. A null value has no encoding, so the
@@ -365,12 +367,19 @@ class TopicDecoder:
         usable = [version for version, schema in self._facts.schemas.items() if schema.kind == self._newest.kind]
         return np.where(messages.is_null & ~np.isin(versions, usable), self._newest.version, versions)
 
-    def _cells(self, structs: pa.StructArray, messages: Messages) -> dict[int, pa.Array]:
-        names = [structs.type.field(i).name for i in range(structs.type.num_fields)]
+    def check_columns(self) -> None:
+        """Raise ConfigurationError if the topic has no such column, or one whose type cannot be the wanted one."""
+        kind = self._struct_type() if self._is_decoded else pa.struct({VALUE: pa.binary()})
+        for i, place in self._places(kind).items():
+            self._cast(pa.nulls(1, kind.field(place).type), self._schema.field(i))
+
+    def _places(self, kind: pa.StructType) -> dict[int, int]:
+        """Return by index of a column which field of the payload it is. Raises ConfigurationError as
+        `check_columns`."""
+        names = [kind.field(i).name for i in range(kind.num_fields)]
         # Names may differ in case alone: the exact one takes precedence.
         places = {name.lower(): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
         found = {}
-        flat = structs.flatten()
         for i in self._rows._payload:
             field = self._schema.field(i)
             place = places.get(field.name, places.get(field.name.lower()))
@@ -379,15 +388,38 @@ class TopicDecoder:
                     f"column '{field.name}' is not in topic {self._topic}, whose payload has {', '.join(names)}: "
                     "correct the schema"
                 )
-            self._check_fields(field, structs.type.field(place))
-            try:
-                found[i] = _of_type(flat[place], field.type)
-            except pa.ArrowException as error:
-                raise ConfigurationError(
-                    f"column '{field.name}' of topic {self._topic} is {flat[place].type}, which cannot be "
-                    f"{field.type}: correct the schema ({error})"
-                ) from None
+            self._check_fields(field, kind.field(place))
+            found[i] = place
         return found
+
+    def _cells(self, structs: pa.StructArray, messages: Messages, corrupt: np.ndarray) -> dict[int, pa.Array]:
+        """Return the payload's columns. A message with a value that a column cannot have is added to `corrupt`, and all
+        its columns are null."""
+        found: dict[int, pa.Array] = {}
+        is_wrong = np.zeros(len(structs), bool)
+        flat = structs.flatten()
+        for i, place in self._places(structs.type).items():
+            found[i], wrong, reason = self._cast(flat[place], self._schema.field(i))
+            if wrong.any():
+                self._check_mode(messages, int(np.argmax(wrong)), reason)
+                is_wrong |= wrong
+        if not is_wrong.any():
+            return found
+        corrupt |= is_wrong
+        kept = pa.array(np.arange(len(structs)), mask=is_wrong)
+        return {i: column.take(kept) for i, column in found.items()}
+
+    def _cast(self, column: pa.Array, wanted: pa.Field) -> tuple[pa.Array, np.ndarray, str]:
+        """Return a column of the payload in the type that was asked for, null where a value does not fit; where that
+        is, and why for the first of them. Raises ConfigurationError as `check_columns`."""
+        differs = f"{column.type}, which cannot be {wanted.type}"
+        try:
+            found, is_wrong, reason = converted(column, wanted.type)
+        except pa.ArrowException as error:
+            raise ConfigurationError(
+                f"column '{wanted.name}' of topic {self._topic} is {differs}: correct the schema ({error})"
+            ) from None
+        return found, is_wrong, f"its '{wanted.name}' is {differs} ({reason}); name another type in .schema()"
 
     def _check_fields(self, wanted: pa.Field, stored: pa.Field) -> None:
         """Raise ConfigurationError if a column lacks a field that the schema says: Arrow would make it null."""
@@ -439,7 +471,7 @@ class TopicDecoder:
             found = pa.StructArray.from_arrays([found], [VALUE])
         wanted = self._struct_type()
         try:
-            return _of_type(found, wanted)
+            return of_type(found, wanted)
         except pa.ArrowException:
             raise ValueError(
                 f"it was written with version {version} of the topic's schema, whose values are {found.type}, which "
@@ -545,7 +577,3 @@ def _paths_of(kind: pa.DataType) -> set[tuple[str, ...]]:
     for field in kind if pa.types.is_struct(kind) else ():
         found |= {(field.name,), *((field.name, *path) for path in _paths_of(field.type))}
     return found
-
-
-def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
