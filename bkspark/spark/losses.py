@@ -6,6 +6,7 @@ import logging
 from typing import Protocol
 
 from bkspark.errors import DataLoss
+from bkspark.log.positions import Position
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange
 
@@ -59,6 +60,8 @@ class LostEntries:
         self._fails = options.fail_on_data_loss
         self._kind = kind
         self._remedy = remedy
+        self._warned: set[EntryRange] = set()
+        """The ranges for which a warning was logged: a plan looks at some several times."""
 
     def stored_end(self, entries: EntryRange, last_entry: int) -> int:
         """Return the end of a range, or that of its closed ledger if it is before.
@@ -75,16 +78,24 @@ class LostEntries:
                 f"{ends}, entries up to {entries.end_entry - 1} were to be read: {self._remedy}",
                 ledger_id=entries.ledger_id,
             )
-        _log.warning("%s: %s", ends, _lost_entries(entries.end_entry - max(stored, entries.first_entry)))
+        self._warn(entries, ends, entries.end_entry - max(stored, entries.first_entry))
         return stored
+
+    def warn_of_start(self, log: str, wanted: Position, first: Position) -> None:
+        """Log a warning that the entries are gone with which a read of a log was to begin."""
+        _log.warning(
+            "option 'startingOffsets' is %s, but log %s now begins at %s: what was before is lost", wanted, log, first
+        )
 
     def warn_of_gone(self, entries: EntryRange) -> None:
         """Log a warning that the ledger of a range is gone."""
-        _log.warning("%s does not exist any more: %s", self._named(entries), _lost_entries(len(entries)))
+        self._warn(entries, f"{self._named(entries)} does not exist any more", len(entries))
+
+    def _warn(self, entries: EntryRange, what: str, count: int) -> None:
+        if entries not in self._warned:
+            self._warned.add(entries)
+            lost = "1 entry is lost and is" if count == 1 else f"{count} entries are lost and are"
+            _log.warning("%s: %s left out", what, lost)
 
     def _named(self, entries: EntryRange) -> str:
         return f"ledger {entries.ledger_id}{f' of {self._kind} {entries.log}' if entries.log else ''}"
-
-
-def _lost_entries(count: int) -> str:
-    return "1 entry is lost and is left out" if count == 1 else f"{count} entries are lost and are left out"

@@ -310,13 +310,9 @@ class ReadPlanner:
                 extent = self._listed_extent(listed, snapshot.name)
                 if extent is None:
                     continue
-                is_cut = listed.ordinal == end.ordinal and extent.is_closed and end.entry_id > extent.end_entry
-                if is_cut and self._options.fail_on_data_loss:
-                    raise DataLoss(
-                        f"ledger {listed.ledger_id} of log {snapshot.name} ends at entry {extent.end_entry - 1}, "
-                        f"before {end}, to where it was to be read: {self._remedy}",
-                        ledger_id=listed.ledger_id,
-                    )
+                if listed.ordinal == end.ordinal and extent.is_closed:
+                    wanted = EntryRange(listed.ordinal, listed.ledger_id, 0, end.entry_id, 0, snapshot.name)
+                    self._lost.stored_end(wanted, extent.end_entry - 1)
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
                     count = max(0, end.entry_id - extent.first_entry)
                     extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * count))
@@ -358,6 +354,8 @@ class ReadPlanner:
             first = await self.first_position(snapshot, position, "option 'startingOffsets'", "use earliest")
             if first == position:
                 await self._check_reached("startingOffsets", snapshot, position, readable)
+            else:
+                self._lost.warn_of_start(snapshot.name, position, first)
             return first
         return readable if wanted == LATEST else snapshot.start
 
@@ -485,11 +483,15 @@ class ReadPlanner:
     async def one_partition(
         self, ranges: Sequence[EntryRange], *, leaves_out: bool = False, must_exist: bool = True
     ) -> ReadPartition:
-        """Return one partition of all the ranges, in order; without ledgers that are gone, unless they `must_exist`.
-        Raises as `partitions`."""
+        """Return one partition of all the ranges, in order; without what is gone, unless it `must_exist`. Raises as
+        `partitions`."""
         await self._open({each.ledger_id: each.log for each in ranges}, must_exist=must_exist)
         if not must_exist:
-            ranges = [each for each in ranges if each.ledger_id in self._opened]
+            found = [(each, self._opened[each.ledger_id]) for each in ranges if each.ledger_id in self._opened]
+            ranges = [
+                replace(each, end_entry=min(each.end_entry, reader.last_entry + 1)) if reader.is_closed else each
+                for each, reader in found
+            ]
         return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(

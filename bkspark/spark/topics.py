@@ -273,6 +273,7 @@ class TopicPlanner:
             except NoSuchLedger:
                 if must_exist:
                     raise
+                self._lists.warn_of_gone(listed.ledger_id, topic)
                 continue
             last_entry = reader.last_entry
             if not reader.is_closed and reader.last_unconfirmed > last_entry:
