@@ -88,6 +88,8 @@ class TopicDecoder:
         self._options = rows._options
         self._mode = rows._mode
         self._topic = topic
+        self._named = f"topic {topic}" if topic else "a ledger of no topic"
+        """What the messages are of, for errors."""
         self._facts = facts
         self._look_back = look_back
         self._chunks = ChunkGatherer()
@@ -197,7 +199,7 @@ class TopicDecoder:
                 aborted = self._facts.aborted
                 if aborted is None:
                     raise ConfigurationError(
-                        f"topic {self._topic} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
+                        f"{self._named} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
                         f"{int(entries.entry_ids[has[0]])}), which the plan of the read did not know: name it by "
                         "option 'topic', or set isolation=read_uncommitted"
                     )
@@ -210,7 +212,7 @@ class TopicDecoder:
         if self._options.encrypted == "raw":
             if self._is_decoded and self._rows._payload:
                 raise ConfigurationError(
-                    f"topic {self._topic} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
+                    f"{self._named} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
                     f"its schema is {self._newest.kind}: set valueFormat=raw, too"
                 )
             return is_encrypted
@@ -219,7 +221,7 @@ class TopicDecoder:
         row = int(np.argmax(is_encrypted))
         facts = columns.encryptions(messages_of(entries, np.array([row]), {}, is_raw=is_encrypted)).to_pylist()[0]
         raise ConfigurationError(
-            f"topic {self._topic}, message {int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}: messages are "
+            f"{self._named}, message {int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}: messages are "
             f"encrypted for keys {', '.join(facts['keys'])}, and no key is here: leave them out (encrypted=skip), or "
             "read them as they are stored (encrypted=raw)"
         )
@@ -324,7 +326,7 @@ class TopicDecoder:
 
     def _no_null(self, error: ValueError, place: str) -> ConfigurationError:
         return ConfigurationError(
-            f"topic {self._topic}, message {place}: {error}: let the column be null in .schema(), since a message may "
+            f"{self._named}, message {place}: {error}: let the column be null in .schema(), since a message may "
             "have no value, or be malformed"
         )
 
@@ -385,7 +387,7 @@ class TopicDecoder:
             place = places.get(field.name, places.get(field.name.lower()))
             if place is None:
                 raise ConfigurationError(
-                    f"column '{field.name}' is not in topic {self._topic}, whose payload has {', '.join(names)}: "
+                    f"column '{field.name}' is not in {self._named}, whose payload has {', '.join(names)}: "
                     "correct the schema"
                 )
             self._check_fields(field, kind.field(place))
@@ -417,7 +419,7 @@ class TopicDecoder:
             found, is_wrong, reason = converted(column, wanted.type)
         except pa.ArrowException as error:
             raise ConfigurationError(
-                f"column '{wanted.name}' of topic {self._topic} is {differs}: correct the schema ({error})"
+                f"column '{wanted.name}' of {self._named} is {differs}: correct the schema ({error})"
             ) from None
         return found, is_wrong, f"its '{wanted.name}' is {differs} ({reason}); name another type in .schema()"
 
@@ -429,7 +431,7 @@ class TopicDecoder:
         missing = min(_paths_of(wanted.type) - known, default=None)
         if missing is not None:
             raise ConfigurationError(
-                f"field '{'.'.join((wanted.name, *missing))}' is not in topic {self._topic}, whose column "
+                f"field '{'.'.join((wanted.name, *missing))}' is not in {self._named}, whose column "
                 f"'{stored.name}' has {', '.join(sorted(map('.'.join, known)))}: correct the schema"
             )
 
@@ -499,7 +501,7 @@ class TopicDecoder:
 
     def _fail(self, ledger_id: int, entry_id: int, place: str, reason: object) -> NoReturn:
         raise MalformedPayload(
-            f"topic {self._topic}, message {place}: malformed: {reason}; read what is good with "
+            f"{self._named}, message {place}: malformed: {reason}; read what is good with "
             "mode DROPMALFORMED or PERMISSIVE",
             ledger_id=ledger_id,
             entry_id=entry_id,
