@@ -200,8 +200,8 @@ class TopicDecoder:
                 if aborted is None:
                     raise ConfigurationError(
                         f"{self._named} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
-                        f"{int(entries.entry_ids[has[0]])}), which the plan of the read did not know: name it by "
-                        "option 'topic', or set isolation=read_uncommitted"
+                        f"{int(entries.entry_ids[has[0]])}), but its namespace has no snapshot of them, so which "
+                        "of them were aborted is not known: read all of them with isolation=read_uncommitted"
                     )
                 gone = [txn in aborted for txn in transaction_ids(entries, has)]
                 wanted[has[gone]] = False
