@@ -131,7 +131,7 @@ def decode_managed_ledger(data: bytes, path: str) -> ManagedLedger:
         raise MetadataFormat(f"{path}: its ledgers do not ascend")
     late = next((each for each in ledgers if (each.closed_ms or 0) > CLOSED_MS_MAX), None)
     if late is not None:
-        raise MetadataFormat(f"{path}: {late.closed_ms} is no time at which a ledger was closed ({late.ledger_id})")
+        raise MetadataFormat(f"{path}: {late.closed_ms} is not a time at which ledger {late.ledger_id} was closed")
     terminated = _place(info.terminatedPosition) if info.HasField("terminatedPosition") else None
     return ManagedLedger(tuple(ledgers), terminated, {each.key: each.value for each in info.properties})
 
