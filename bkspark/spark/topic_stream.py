@@ -118,9 +118,15 @@ class ManyTopics:
                 f"{source} has version {value.get('version')!r}, this bkspark reads version {VERSION}"
             )
         since = value.get("since")
-        self.since_ms = since if type(since) is int else None
+        if value.keys() - {"since", "topics", "version"} or type(since) not in (int, type(None)):
+            raise ConfigurationError(
+                f"{source} has members {shown(sorted(value))}, since {shown(since)}, and was not made here: use a new "
+                "checkpoint"
+            )
+        self.since_ms = since
         found = {}
         for name, partitions in value["topics"].items():
+            _check_name(name, source)
             if not isinstance(partitions, Mapping) or not all(key.removeprefix("-").isdecimal() for key in partitions):
                 raise ConfigurationError(f"{source}: {shown(partitions)} are not partitions of topic {name}")
             for partition, position in partitions.items():
@@ -128,6 +134,13 @@ class ManyTopics:
                 full = str(topic if int(partition) < 0 else topic.of_partition(int(partition)))
                 found[full] = TopicOffset.from_json(full, position, source)
         return found
+
+
+def _check_name(name: str, source: str) -> None:
+    try:
+        TopicName.parse(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from None
 
 
 class _TopicAtTrigger:

@@ -267,9 +267,12 @@ def test_checkpoint_of_another_source_is_refused(cluster: Cluster, topic: Stored
     for offset in (
         {"rows": 1},
         {"topics": {}, "version": 2},
+        {"topics": {}, "version": 1, "more": 1},
+        {"topics": {}, "version": 1, "since": "yesterday"},
+        {"topics": {"//": {"-1": {"entry": 0, "ledger": 1}}}, "version": 1},
         {"topics": {str(topic.name): {"0": {"entry": -5}}}, "version": 1},
     ):
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError, match="the checkpoint's offset"):
             query.reader.latestOffset(offset, ReadAllAvailable())
 
 
