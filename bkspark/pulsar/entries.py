@@ -183,7 +183,7 @@ def decode_entries(batch: EntryBatch, *, is_compacted: bool = False, only: np.nd
     return entries
 
 
-def well_formed(batch: EntryBatch, only: np.ndarray | None = None) -> Iterator[Entries]:
+def well_formed(batch: EntryBatch, *, is_compacted: bool = False, only: np.ndarray | None = None) -> Iterator[Entries]:
     """Yield the metadata of a batch's entries, or `only` of those of these indexes, without the malformed ones, in one
     or more parts, in order."""
     rows = np.arange(len(batch)) if only is None else only
@@ -191,15 +191,15 @@ def well_formed(batch: EntryBatch, only: np.ndarray | None = None) -> Iterator[E
         if not len(rows):
             return
         try:
-            yield decode_entries(batch, only=rows)
+            yield decode_entries(batch, is_compacted=is_compacted, only=rows)
         except MalformedEntry as error:
             rows = np.delete(rows, error.rows)
         else:
             return
     # Each of the entries may be wrong in another place, and a check finds those that are wrong in one.
     middle = len(rows) // 2
-    yield from well_formed(batch, rows[:middle])
-    yield from well_formed(batch, rows[middle:])
+    yield from well_formed(batch, is_compacted=is_compacted, only=rows[:middle])
+    yield from well_formed(batch, is_compacted=is_compacted, only=rows[middle:])
 
 
 def _unwrapped(

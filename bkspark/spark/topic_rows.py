@@ -121,11 +121,19 @@ class TopicDecoder:
             ConfigurationError: messages are encrypted, or belong to transactions that the plan has not scanned.
         """
         is_compacted = batch.ledger_id in self._facts.compacted_ledgers
+        if self._mode is MalformedMode.DROPMALFORMED:
+            for entries in well_formed(batch, is_compacted=is_compacted):
+                yield from self._of_entries(batch, entries)
+            return
         try:
             entries = decode_entries(batch, is_compacted=is_compacted)
         except MalformedEntry as error:
             yield from self._halves(batch, error, self.batches)
-            return
+        else:
+            yield from self._of_entries(batch, entries)
+
+    def _of_entries(self, batch: EntryBatch, entries: Entries) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of entries of a batch: of all, or with DROPMALFORMED of some."""
         rows, raw = self._deliverable(entries)
         joined: dict[int, Joined] = {}
         is_chunk = (entries.is_chunk & ~raw)[rows]
