@@ -80,10 +80,11 @@ class MalformedEntry(ValueError):
 class Entries:
     """Entries of one ledger whose metadata were decoded; arrays have an item for each.
 
-    `data` holds them all; the payload of entry i is data[payload_starts[i]:payload_ends[i]]. `broker_times` and
-    `indexes` are -1 where the broker noted none.
+    `rows`: their indexes in the batch that was decoded. `data` holds them all; the payload of entry i is
+    data[payload_starts[i]:payload_ends[i]]. `broker_times` and `indexes` are -1 where the broker noted none.
     """
 
+    rows: np.ndarray
     data: np.ndarray
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
@@ -95,6 +96,20 @@ class Entries:
 
     def __len__(self) -> int:
         return len(self.entry_ids)
+
+    def part(self, chosen: np.ndarray) -> Entries:
+        """Return the entries of these indexes, which ascend."""
+        return Entries(
+            self.rows[chosen],
+            self.data,
+            self.ledger_ids[chosen],
+            self.entry_ids[chosen],
+            self.metadata.part(chosen),
+            self.payload_starts[chosen],
+            self.payload_ends[chosen],
+            self.broker_times[chosen],
+            self.indexes[chosen],
+        )
 
     @property
     def is_marker(self) -> np.ndarray:
@@ -174,7 +189,7 @@ def decode_entries(batch: EntryBatch, *, is_compacted: bool = False, only: np.nd
     metadata = _fields(rows, data, start, at, numbers=_NUMBERS, spans=_SPANS, repeated=_REPEATED)
     for number, name in ((PRODUCER, "producer_name"), (SEQUENCE, "sequence_id"), (PUBLISH_TIME, "publish_time")):
         _check(metadata.has(number), rows, f"its metadata have no {name}: it is not a message of Pulsar")
-    entries = Entries(data, ledger_ids, entry_ids, metadata, at, ends, broker_times, indexes)
+    entries = Entries(chosen, data, ledger_ids, entry_ids, metadata, at, ends, broker_times, indexes)
     messages = metadata.int32(BATCH_MESSAGES)
     # Checked before memory is allocated for them.
     fits = messages * MESSAGE_BYTES_MIN <= entries.uncompressed_sizes

@@ -98,6 +98,22 @@ class Fields:
             return absent, absent
         return found
 
+    def part(self, chosen: np.ndarray) -> Fields:
+        """Return the fields of the messages of these indexes, which ascend."""
+        found = Fields(len(chosen), self._numbers, self._spans, self._found)
+        found._values = {number: values[chosen] for number, values in self._values.items()}
+        found._has = {number: has[chosen] for number, has in self._has.items()}
+        found._bounds = {number: (starts[chosen], ends[chosen]) for number, (starts, ends) in self._bounds.items()}
+        places = np.full(self.count, -1, np.int64)
+        places[chosen] = np.arange(len(chosen))
+        for number in self._found:
+            each = self.occurrences(number)
+            rows = places[each.rows]
+            kept = rows >= 0
+            if kept.any():
+                found._found[number] = [(rows[kept], each.starts[kept], each.ends[kept])]
+        return found
+
     def _same(self, value: int, known: frozenset[int], number: int) -> np.ndarray:
         if number not in known:
             raise KeyError(number)

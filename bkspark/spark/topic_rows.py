@@ -173,10 +173,10 @@ class TopicDecoder:
         except MALFORMED as error:
             if len(rows) > 1:
                 middle = len(rows) // 2
-                yield from self._rows_of(batch, entries, rows[:middle], raw, joined)
-                yield from self._rows_of(batch, entries, rows[middle:], raw, joined)
+                for half in (rows[:middle], rows[middle:]):
+                    yield from self._rows_of(batch, *_part(entries, half, raw, joined))
             else:
-                yield from self._malformed(batch, int(rows[0]), str(error))
+                yield from self._malformed(batch, int(entries.rows[rows[0]]), str(error))
             return
         for first in range(0, len(messages), self._rows_at_once):
             part = slice(first, first + self._rows_at_once)
@@ -253,7 +253,7 @@ class TopicDecoder:
                 except ValueError as error:
                     yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
                     waiting, joined = [], {}
-                    yield from self._malformed(batch, row, str(error))
+                    yield from self._malformed(batch, int(entries.rows[row]), str(error))
                     continue
                 if whole is None:
                     continue
@@ -543,6 +543,16 @@ class TopicDecoder:
             yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
         else:
             yield pa.record_batch({"rows": pa.nulls(1)}).select([])
+
+
+def _part(
+    entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
+) -> tuple[Entries, np.ndarray, np.ndarray, Mapping[int, Joined]]:
+    """Return the same entries without most of the others, if these are many: some steps take all entries."""
+    if len(rows) * 4 > len(entries):
+        return entries, rows, raw, joined
+    whole = {place: joined[row] for place, row in enumerate(rows.tolist()) if row in joined} if joined else joined
+    return entries.part(rows), np.arange(len(rows)), raw[rows], whole
 
 
 def _place_of(messages: Messages, place: int) -> str:
