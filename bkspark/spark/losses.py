@@ -72,7 +72,7 @@ class LostEntries:
         stored = last_entry + 1
         if stored >= entries.end_entry:
             return entries.end_entry
-        ends = f"{self._named(entries)} ends at entry {last_entry}"
+        ends = f"{self._named(entries)} {f'ends at entry {last_entry}' if stored else 'has no entries'}"
         if self._fails:
             raise DataLoss(
                 f"{ends}, entries up to {entries.end_entry - 1} were to be read: {self._remedy}",
