@@ -12,6 +12,7 @@ The entry of a compacted ledger is `i32 a | a bytes MessageIdData | i32 b | b by
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import crc32c
@@ -61,26 +62,29 @@ UNCOMPRESSED_BYTES_MAX = 128 << 20
 """Limit of one entry's payload: an entry that claims more is malformed."""
 MESSAGES_MAX = 1_000_000
 """Limit of one batch."""
+CHECKS = 16
+"""How often the malformed ones of some entries are searched together, before this is done for the halves."""
 MESSAGE_BYTES_MIN = 6
 """A message in a batch has at least the size of its metadata, and there the size of its payload."""
 
 
 class MalformedEntry(ValueError):
-    """An entry is not one of Pulsar's, or is damaged; `row` is its index in the run."""
+    """Entries are not of Pulsar, or are damaged; `rows` are the indexes, in the run, of some of them."""
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, rows: np.ndarray | int, reason: str) -> None:
         super().__init__(reason)
-        self.row = row
+        self.rows = rows
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
     """Entries of one ledger whose metadata were decoded; arrays have an item for each.
 
-    `data` holds them all; the payload of entry i is data[payload_starts[i]:payload_ends[i]]. `broker_times` and
-    `indexes` are -1 where the broker noted none.
+    `rows`: their indexes in the batch that was decoded. `data` holds them all; the payload of entry i is
+    data[payload_starts[i]:payload_ends[i]]. `broker_times` and `indexes` are -1 where the broker noted none.
     """
 
+    rows: np.ndarray
     data: np.ndarray
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
@@ -92,6 +96,20 @@ class Entries:
 
     def __len__(self) -> int:
         return len(self.entry_ids)
+
+    def part(self, chosen: np.ndarray) -> Entries:
+        """Return the entries of these indexes, which ascend."""
+        return Entries(
+            self.rows[chosen],
+            self.data,
+            self.ledger_ids[chosen],
+            self.entry_ids[chosen],
+            self.metadata.part(chosen),
+            self.payload_starts[chosen],
+            self.payload_ends[chosen],
+            self.broker_times[chosen],
+            self.indexes[chosen],
+        )
 
     @property
     def is_marker(self) -> np.ndarray:
@@ -132,20 +150,22 @@ class Entries:
         return self.data[max(0, int(starts[row])) : max(0, int(ends[row]))].tobytes().decode("utf-8", "replace")
 
 
-def decode_entries(batch: EntryBatch, *, is_compacted: bool = False) -> Entries:
+def decode_entries(batch: EntryBatch, *, is_compacted: bool = False, only: np.ndarray | None = None) -> Entries:
     """Return the metadata of a batch's entries.
 
     Args:
         is_compacted: they are of a compacted ledger, and contain the ids that they had in the topic.
+        only: the indexes of those to decode; None for all.
 
     Raises:
         MalformedEntry: an entry is not one of Pulsar's, its checksum is wrong, or a required field is missing.
     """
     data = np.frombuffer(batch.buffer, np.uint8)
-    at, ends = batch.offsets[:-1].copy(), batch.offsets[1:].copy()
-    count = len(batch)
+    chosen = np.arange(len(batch)) if only is None else only
+    at, ends = batch.offsets[:-1][chosen], batch.offsets[1:][chosen]
+    count = len(chosen)
     ledger_ids = np.full(count, batch.ledger_id, np.int64)
-    entry_ids = batch.first_entry + np.arange(count, dtype=np.int64)
+    entry_ids = batch.first_entry + chosen
     if is_compacted:
         ledger_ids, entry_ids, at, ends = _unwrapped(data, at, ends)
     broker_times, indexes = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -169,13 +189,32 @@ def decode_entries(batch: EntryBatch, *, is_compacted: bool = False) -> Entries:
     metadata = _fields(rows, data, start, at, numbers=_NUMBERS, spans=_SPANS, repeated=_REPEATED)
     for number, name in ((PRODUCER, "producer_name"), (SEQUENCE, "sequence_id"), (PUBLISH_TIME, "publish_time")):
         _check(metadata.has(number), rows, f"its metadata have no {name}: it is not a message of Pulsar")
-    entries = Entries(data, ledger_ids, entry_ids, metadata, at, ends, broker_times, indexes)
+    entries = Entries(chosen, data, ledger_ids, entry_ids, metadata, at, ends, broker_times, indexes)
     messages = metadata.int32(BATCH_MESSAGES)
     # Checked before memory is allocated for them.
     fits = messages * MESSAGE_BYTES_MIN <= entries.uncompressed_sizes
     is_possible = (messages >= 0) & (messages <= MESSAGES_MAX) & fits
     _check(~entries.is_batch | is_possible, rows, "its payload is too small for the messages of its batch")
     return entries
+
+
+def well_formed(batch: EntryBatch, *, is_compacted: bool = False, only: np.ndarray | None = None) -> Iterator[Entries]:
+    """Yield the metadata of a batch's entries, or `only` of those of these indexes, without the malformed ones, in one
+    or more parts, in order."""
+    rows = np.arange(len(batch)) if only is None else only
+    for _ in range(CHECKS):
+        if not len(rows):
+            return
+        try:
+            yield decode_entries(batch, is_compacted=is_compacted, only=rows)
+        except MalformedEntry as error:
+            rows = np.delete(rows, error.rows)
+        else:
+            return
+    # Each of the entries may be wrong in another place, and a check finds those that are wrong in one.
+    middle = len(rows) // 2
+    yield from well_formed(batch, is_compacted=is_compacted, only=rows[:middle])
+    yield from well_formed(batch, is_compacted=is_compacted, only=rows[middle:])
 
 
 def _unwrapped(
@@ -196,7 +235,7 @@ def _fields(
     try:
         return fields_of(data, starts, ends, **wanted)
     except MalformedFields as error:
-        raise MalformedEntry(int(rows[error.row]), f"its metadata have {error}") from None
+        raise MalformedEntry(rows[error.rows], f"its metadata have {error}") from None
 
 
 def _numbers(data: np.ndarray, at: np.ndarray, ends: np.ndarray, size: int) -> np.ndarray:
@@ -221,11 +260,13 @@ def _sized(
 
 def _check_sums(data: np.ndarray, at: np.ndarray, ends: np.ndarray, rows: np.ndarray, stored: np.ndarray) -> None:
     view = data.data
-    for row, start, end, wanted in zip(rows.tolist(), at[rows].tolist(), ends[rows].tolist(), stored.tolist()):
-        if crc32c.crc32c(view[start:end]) != wanted:
-            raise MalformedEntry(row, "its checksum is wrong: the producer or the broker damaged it")
+    is_right = [
+        crc32c.crc32c(view[start:end]) == wanted
+        for start, end, wanted in zip(at[rows].tolist(), ends[rows].tolist(), stored.tolist())
+    ]
+    _check(np.array(is_right, bool), rows, "its checksum is wrong: the producer or the broker damaged it")
 
 
 def _check(is_right: np.ndarray, rows: np.ndarray, reason: str) -> None:
     if not is_right.all():
-        raise MalformedEntry(int(rows[int(np.argmin(is_right))]), reason)
+        raise MalformedEntry(rows[~is_right], reason)

@@ -29,11 +29,11 @@ _OUTSIDE = "a field that ends beyond it"
 
 
 class MalformedFields(ValueError):
-    """A message is not protobuf; `row` is its index among those that were read."""
+    """Messages are not protobuf; `rows` are the indexes, among those that were read, of some of them."""
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, rows: np.ndarray, reason: str) -> None:
         super().__init__(reason)
-        self.row = row
+        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,22 @@ class Fields:
         if found is None:
             absent = self._same(-1, self._spans, number)
             return absent, absent
+        return found
+
+    def part(self, chosen: np.ndarray) -> Fields:
+        """Return the fields of the messages of these indexes, which ascend."""
+        found = Fields(len(chosen), self._numbers, self._spans, self._found)
+        found._values = {number: values[chosen] for number, values in self._values.items()}
+        found._has = {number: has[chosen] for number, has in self._has.items()}
+        found._bounds = {number: (starts[chosen], ends[chosen]) for number, (starts, ends) in self._bounds.items()}
+        places = np.full(self.count, -1, np.int64)
+        places[chosen] = np.arange(len(chosen))
+        for number in self._found:
+            each = self.occurrences(number)
+            rows = places[each.rows]
+            kept = rows >= 0
+            if kept.any():
+                found._found[number] = [(rows[kept], each.starts[kept], each.ends[kept])]
         return found
 
     def _same(self, value: int, known: frozenset[int], number: int) -> np.ndarray:
@@ -185,7 +201,7 @@ def fields_of(
         if not goes_on.all():
             rows, at, end = rows[goes_on], at[goes_on], end[goes_on]
     if len(rows):
-        raise MalformedFields(int(rows[0]), f"more than {FIELDS_MAX} fields")
+        raise MalformedFields(rows, f"more than {FIELDS_MAX} fields")
     return fields
 
 
@@ -247,7 +263,7 @@ def _varints(data: np.ndarray, at: np.ndarray, end: np.ndarray, rows: np.ndarray
         if not goes_on.all():
             longer = np.flatnonzero(goes_on) if isinstance(longer, slice) else longer[goes_on]
         if shift >= 7 * _VARINT_BYTES_MAX:
-            raise MalformedFields(int(rows[longer][0]), _WRONG_VARINT)
+            raise MalformedFields(rows[longer], _WRONG_VARINT)
         _check(at[longer] < end[longer], rows[longer], _WRONG_VARINT)
         octets = data[at[longer]]
         values[longer] |= (octets & 0x7F).astype(np.int64) << shift
@@ -259,4 +275,4 @@ def _varints(data: np.ndarray, at: np.ndarray, end: np.ndarray, rows: np.ndarray
 
 def _check(is_right: np.ndarray, rows: np.ndarray, reason: str) -> None:
     if not is_right.all():
-        raise MalformedFields(int(rows[int(np.argmin(is_right))]), reason)
+        raise MalformedFields(rows[~is_right], reason)

@@ -401,7 +401,7 @@ def _single_fields(
     try:
         singles = fields_of(data, starts, ends, numbers=_NUMBERS, spans=(KEY, ORDERING_KEY), repeated=(PROPERTIES,))
     except MalformedFields as error:
-        raise MalformedEntry(int(entry[error.row]), f"a message of its batch has {error}") from None
+        raise MalformedEntry(entry[error.rows], f"a message of its batch has {error}") from None
     is_right = singles.int32(PAYLOAD_SIZE) == payload_ends - ends
     if not is_right.all():
         row = int(entry[int(np.argmin(is_right))])

@@ -27,6 +27,8 @@ COMPRESSED_MAGIC = 0x4778
 """No protobuf of these begins with it: it would be field 8 of a wire type that does not exist."""
 UNCOMPRESSED_BYTES_MAX = 64 << 20
 PARTITIONS_MAX = 100_000
+CLOSED_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, in ms since 1970: Python and Spark show no later time."""
 SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 COMPACTED_LEDGER = "CompactedTopicLedger"
 _HEAD = struct.Struct(">Hi")
@@ -127,6 +129,9 @@ def decode_managed_ledger(data: bytes, path: str) -> ManagedLedger:
     ledgers = [_listed(each) for each in info.ledgerInfo]
     if any(each.ledger_id < 0 for each in ledgers) or not _ascend(each.ledger_id for each in ledgers):
         raise MetadataFormat(f"{path}: its ledgers do not ascend")
+    late = next((each for each in ledgers if (each.closed_ms or 0) > CLOSED_MS_MAX), None)
+    if late is not None:
+        raise MetadataFormat(f"{path}: {late.closed_ms} is not a time at which ledger {late.ledger_id} was closed")
     terminated = _place(info.terminatedPosition) if info.HasField("terminatedPosition") else None
     return ManagedLedger(tuple(ledgers), terminated, {each.key: each.value for each in info.properties})
 

@@ -19,8 +19,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
-from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
+from bkspark.spark.losses import Losses, NamedPosition
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
@@ -40,13 +41,11 @@ from bkspark.stages import reach
 CHECKPOINT = "the checkpoint's offset"
 
 
-class Noted(Protocol):
+class Noted(NamedPosition, Protocol):
     """A position in one log, as it is recorded in offsets."""
 
     @property
     def position(self) -> Position: ...
-    @property
-    def subject(self) -> str: ...
 
 
 NotedT = TypeVar("NotedT", bound=Noted)
@@ -94,6 +93,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         if not HAS_ADMISSION_CONTROL:
             check_without_admission_control(self._options)
         self._schema = schema
+        self._losses = Losses(self._options)
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None
         """The positions at which `Trigger.AvailableNow` ends, by log; None if the query has no end."""
@@ -328,7 +328,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
                     begins[name] = log.start
                     ranges += await log.ranges(log.start, last[name].position)
             elif log.is_another_than(last[name]):
-                on_loss(self._options, last[name], "deleted and created again")
+                self._losses.report(last[name], "deleted and created again")
             else:
                 begins[name] = await log.begin(first[name])
                 ranges += await log.ranges(begins[name], last[name].position)
@@ -343,7 +343,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
 
     def _report_gone(self, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
         for name in sorted(noted.keys() - logs.keys()):
-            on_loss(self._options, noted[name], "deleted")
+            self._losses.report(noted[name], "deleted")
 
 
 def check_without_admission_control(options: SourceOptions) -> None:
@@ -368,11 +368,3 @@ def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list
     A limit of bytes never stops all logs: one entry is always read, however large.
     """
     return [None] * len(wanted) if total is None else fair_share(wanted, total, turn)
-
-
-def on_loss(options: SourceOptions, noted: Noted, what: str) -> None:
-    if options.fail_on_data_loss:
-        raise DataLoss(
-            f"{noted.subject} was {what} since {noted.position} was noted: what was unread is lost; use a new "
-            "checkpoint, or allow the loss (failOnDataLoss=false)"
-        )

@@ -16,6 +16,7 @@ compares offsets as text.
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkspark.log.positions import Position
 from bkspark.spark.option_values import shown
 
@@ -45,6 +47,11 @@ class LedgerOffset:
     def subject(self) -> str:
         """What it is a position in, for messages."""
         return f"ledger {self.ledger_id}"
+
+    @property
+    def place(self) -> str:
+        """What is read next, for messages."""
+        return f"entry {self.entry_id}"
 
 
 class LedgerIds:
@@ -118,10 +125,7 @@ class ManyLedgers:
             ConfigurationError: it is the offset of a stream of logs, of another selection, or of a newer version.
         """
         if not isinstance(value, Mapping) or set(value) != {"finished", "ledgers", "selection", "version"}:
-            raise ConfigurationError(
-                f"{source} is {shown(value)}, not an offset of a stream of ledgers: use the checkpoint of this "
-                "query, or a new one"
-            )
+            raise _no_offset(value, source)
         if value["version"] != VERSION:
             raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")
         if value["selection"] != self._selection:
@@ -129,9 +133,43 @@ class ManyLedgers:
                 f"{source} is of ledgers {shown(value['selection'])}, but {shown(self._selection)} are read: give the "
                 "same options 'ledgers' and 'ledgerMetadata.*', or use a new checkpoint"
             )
+        if not _are_ranges(value["finished"]) or not _are_entries(value["ledgers"]):
+            raise _no_offset(value, source)
         return {key: LedgerOffset(int(key), entry_id) for key, entry_id in value["ledgers"].items()}
 
     @staticmethod
     def finished_in(value: Mapping[str, Any]) -> LedgerIds:
         """Return the finished ledgers of an offset."""
         return LedgerIds((first, last) for first, last in value["finished"])
+
+
+def _no_offset(value: Any, source: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{source} is {shown(value)}, not an offset of a stream of ledgers: use the checkpoint of this query, or a new "
+        "one"
+    )
+
+
+def _are_ranges(value: Any) -> bool:
+    """Return whether a value is a list of ranges of ids that ascend."""
+    if not isinstance(value, list):
+        return False
+    try:
+        bounds = np.array(value or np.empty((0, 2), np.int64))
+    except (ValueError, OverflowError):
+        return False  # items of several lengths
+    if bounds.dtype != np.int64 or bounds.ndim != 2 or bounds.shape[1] != 2:
+        return False
+    firsts, lasts = bounds.T
+    return bool((firsts >= 0).all() and (firsts <= lasts).all() and (firsts[1:] > lasts[:-1]).all())
+
+
+def _are_entries(value: Any) -> bool:
+    """Return whether a value is an object of ledger ids and the next entry of each."""
+    return isinstance(value, Mapping) and all(
+        re.fullmatch("[0-9]{1,19}", key)
+        and int(key) <= LEDGER_ID_MAX
+        and type(entry_id) is int
+        and 0 <= entry_id <= ENTRY_ID_MAX
+        for key, entry_id in value.items()
+    )

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from bkspark.log.positions import EARLIEST, Position
 from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
-from bkspark.spark.following import CHECKPOINT, FollowingReader, on_loss
+from bkspark.spark.following import CHECKPOINT, FollowingReader
 from bkspark.spark.ledger_offsets import LedgerOffset, ManyLedgers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
@@ -140,7 +140,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
             if name not in last and noted.ledger_id not in finished:
                 continue  # it was deleted when the batch was cut, and that loss is allowed
             if ledger is None:
-                on_loss(self._options, noted, "deleted")
+                self._losses.report(noted, "deleted")
             else:
                 # A ledger that the batch finishes is closed: its end does not change.
                 stop = last[name].position if name in last else await ledger.end()

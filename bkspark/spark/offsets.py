@@ -41,6 +41,11 @@ class LogOffset:
         """What the position belongs to, for messages."""
         return f"log {self.log}"
 
+    @property
+    def place(self) -> str:
+        """What is read next, for messages: a position as options take it."""
+        return f"position {self.position}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the canonical object: the same position always gives the same text."""
         return dict(sorted({**self.position.to_json(), "log": self.log, "log_id": self.log_id}.items()))

@@ -128,7 +128,7 @@ CLIENT_PREFIX = "bookkeeper."
 """Options of this prefix are settings of the client: `client_settings`."""
 _CLIENT = Option("bookkeeper", "client", values.text, ANY, "settings of the client")
 _ZOOKEEPER = Option(ZOOKEEPER, ZOOKEEPER, values.text, ANY, "settings of the connection to ZooKeeper")
-_OF_LOGS = """; of several logs, a JSON object of their names and one of these each"""
+_OF_LOGS = """; of several logs (logsPattern), a JSON object of their names and one of these each"""
 _TABLE_PROVIDER, _TABLE_OPTION = "provider", "option."
 _NO_OPTIONS = (
     "no option was given. Spark does not pass a table's OPTIONS to a Python source: name them in the query, "
@@ -337,7 +337,7 @@ class SourceOptions:
             return named if isinstance(named, dict) else values.offset_in_log(str(named))
         except ValueError as error:
             raise ConfigurationError(
-                f"option '{option}': the offset of log {log} is {values.shown(named)}, which {error}"
+                f"option '{option}': the offset of log {log} is {values.shown(named)}, which {error}{_OF_LOGS}"
             ) from None
 
     def for_batch_read(self) -> SourceOptions:

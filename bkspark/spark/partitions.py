@@ -61,3 +61,7 @@ class ReadPartition(InputPartition):
         self.leaves_out = leaves_out
         self.net = net
         self.encryption_key_file = encryption_key_file
+
+    def place_of(self, read: LedgerRead, entry_id: int) -> str:
+        """Return what an entry is in the log that is read, as the beginning of a message; empty without a log."""
+        return f"log {read.log}: " if read.log else ""

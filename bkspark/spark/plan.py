@@ -23,6 +23,7 @@ from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
 from bkspark.spark.ledger_offsets import LedgerIds
+from bkspark.spark.losses import LostEntries
 from bkspark.spark.lost_times import check_times
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import IdRange
@@ -66,6 +67,7 @@ class ReadPlanner:
         )
         self._kind = "topic" if options.reads_topics else "log"
         """What a range belongs to, for messages. Constant."""
+        self._lost = LostEntries(options, self._kind, self._remedy)
         self._opened: dict[int, LedgerReader] = {}
         """Ledgers that were read, by id. One is read once."""
         self._ahead: dict[int, LedgerReader] = {}
@@ -308,13 +310,9 @@ class ReadPlanner:
                 extent = self._listed_extent(listed, snapshot.name)
                 if extent is None:
                     continue
-                is_cut = listed.ordinal == end.ordinal and extent.is_closed and end.entry_id > extent.end_entry
-                if is_cut and self._options.fail_on_data_loss:
-                    raise DataLoss(
-                        f"ledger {listed.ledger_id} of log {snapshot.name} ends at entry {extent.end_entry - 1}, "
-                        f"before {end}, to where it was to be read: {self._remedy}",
-                        ledger_id=listed.ledger_id,
-                    )
+                if listed.ordinal == end.ordinal and extent.is_closed:
+                    wanted = EntryRange(listed.ordinal, listed.ledger_id, 0, end.entry_id, 0, snapshot.name)
+                    self._lost.stored_end(wanted, extent.end_entry - 1)
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
                     count = max(0, end.entry_id - extent.first_entry)
                     extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * count))
@@ -356,6 +354,8 @@ class ReadPlanner:
             first = await self.first_position(snapshot, position, "option 'startingOffsets'", "use earliest")
             if first == position:
                 await self._check_reached("startingOffsets", snapshot, position, readable)
+            else:
+                self._lost.warn_of_start(snapshot.name, position, first)
             return first
         return readable if wanted == LATEST else snapshot.start
 
@@ -442,7 +442,8 @@ class ReadPlanner:
             leaves_out: as of a ReadPartition.
 
         Raises:
-            DataLoss: a ledger is gone, or ends before the range does (failOnDataLoss; otherwise it is left out).
+            DataLoss: a ledger is gone, or ends before the range does (failOnDataLoss; otherwise what there is of the
+                range is read, and the rest is a warning).
             DecryptionFailed: a ledger is encrypted, and its key is missing or wrong.
             ConfigurationError: the tasks would be too many.
         """
@@ -482,9 +483,15 @@ class ReadPlanner:
     async def one_partition(
         self, ranges: Sequence[EntryRange], *, leaves_out: bool = False, must_exist: bool = True
     ) -> ReadPartition:
-        """Return one partition of all the ranges, in order; without ledgers that are gone, unless they `must_exist`.
-        Raises as `partitions`."""
+        """Return one partition of all the ranges, in order; without what is gone, unless it `must_exist`. Raises as
+        `partitions`."""
         await self._open({each.ledger_id: each.log for each in ranges}, must_exist=must_exist)
+        if not must_exist:
+            found = [(each, self._opened[each.ledger_id]) for each in ranges if each.ledger_id in self._opened]
+            ranges = [
+                replace(each, end_entry=min(each.end_entry, reader.last_entry + 1)) if reader.is_closed else each
+                for each, reader in found
+            ]
         return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
 
     def _partition(
@@ -498,7 +505,11 @@ class ReadPlanner:
         reads = []
         for entries in group:
             reader = self._opened.get(entries.ledger_id)
-            if reader is not None and self._holds(reader, entries):
+            if reader is None:
+                self._lost.warn_of_gone(entries)
+                continue
+            end_entry = self._lost.stored_end(entries, reader.last_entry) if reader.is_closed else entries.end_entry
+            if entries.first_entry < end_entry:
                 reader.opener.check()  # fail on the driver, not in each task
                 custom = reader.metadata.custom_metadata
                 if not self._options.include_metadata:
@@ -509,7 +520,7 @@ class ReadPlanner:
                         entries.ordinal,
                         entries.ledger_id,
                         entries.first_entry,
-                        entries.end_entry,
+                        end_entry,
                         metadata,
                         reader.times.created_ms,
                         entries.log,
@@ -527,17 +538,6 @@ class ReadPlanner:
             net=net,
             encryption_key_file=self._options.encryption_key_file,
         )
-
-    def _holds(self, reader: LedgerReader, entries: EntryRange) -> bool:
-        if not reader.is_closed or reader.last_entry >= entries.end_entry - 1:
-            return True
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"ledger {entries.ledger_id}{f' of {self._kind} {entries.log}' if entries.log else ''} ends at entry "
-                f"{reader.last_entry}, entries up to {entries.end_entry - 1} were to be read: {self._remedy}",
-                ledger_id=entries.ledger_id,
-            )
-        return False
 
     async def _open(self, ledgers: Mapping[int, str], *, must_exist: bool = True) -> None:
         """Read the state of ledgers. `ledgers`: the name of the log of each, empty without one, for messages."""

@@ -224,16 +224,28 @@ async def stored_entries(
                         first = entries.end_entry
                         yield read, entries if opener is None else opener.open(entries)
                 if stop < read.end_entry:
-                    first, stop = await _next_stored(read, reader, stop), read.end_entry
+                    goes_on = await _next_stored(read, reader, stop)
+                    _log.warning(
+                        "%sentries %d-%d of ledger %d are gone and are left out",
+                        partition.place_of(read, stop),
+                        stop,
+                        goes_on - 1,
+                        read.ledger_id,
+                    )
+                    first, stop = goes_on, read.end_entry
             except NoSuchEntry as error:
                 stop = first if error.entry_id is None else error.entry_id
                 if fail_on_data_loss:
-                    raise DataLoss(
-                        f"{error}: the ledger was deleted since the read was planned, or its bookies lost it; load "
-                        "again, or allow the loss (failOnDataLoss=false)",
-                        ledger_id=read.ledger_id,
-                        entry_id=stop,
-                    ) from None
+                    raise _lost(partition.place_of(read, stop), read.ledger_id, stop, error) from None
+
+
+def _lost(place: str, ledger_id: int, entry_id: int, error: NoSuchEntry) -> DataLoss:
+    return DataLoss(
+        f"{place}{error}: the ledger was deleted since the read was planned, or its bookies lost it; load again, or "
+        "allow the loss (failOnDataLoss=false)",
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+    )
 
 
 async def _next_stored(read: LedgerRead, reader: RangeReader, gone: int) -> int:
@@ -249,7 +261,6 @@ async def _next_stored(read: LedgerRead, reader: RangeReader, gone: int) -> int:
                     goes_on = gone + 1
         if goes_on < end:
             break
-    _log.warning("ledger %d: entries %d-%d are gone and are left out", read.ledger_id, gone, goes_on - 1)
     return goes_on
 
 

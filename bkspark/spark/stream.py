@@ -23,8 +23,9 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
 from bkspark.spark.consumers import StreamConsumer
-from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm, on_loss
+from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm
 from bkspark.spark.log_schemas import ColumnCheck
+from bkspark.spark.losses import Losses
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
@@ -37,10 +38,10 @@ from bkspark.stages import reached_by_each
 class LogAtTrigger:
     """One log as a trigger finds it. The coroutines run on the client's loop."""
 
-    def __init__(self, planner: ReadPlanner, snapshot: LogSnapshot, options: SourceOptions) -> None:
+    def __init__(self, planner: ReadPlanner, snapshot: LogSnapshot, losses: Losses) -> None:
         self._planner = planner
         self._snapshot = snapshot
-        self._options = options
+        self._losses = losses
 
     def offset(self, position: Position) -> LogOffset:
         return LogOffset(self._snapshot.name, self._snapshot.head.log_id, position)
@@ -61,10 +62,13 @@ class LogAtTrigger:
         """Return where reading from a recorded offset begins; with failOnDataLoss=false, at the first remaining
         entry."""
         if self.is_another_than(noted):
-            on_loss(self._options, noted, "deleted and created again")
+            self._losses.report(noted, "deleted and created again")
             return self._snapshot.start
         instead = "start the query with a new checkpoint"
-        return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)
+        first = await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)
+        if first != noted.position:
+            self._losses.report(noted, "truncated, expired or overwritten")
+        return first
 
     def is_another_than(self, noted: LogOffset) -> bool:
         """Return whether the log was deleted and created again since the offset was made."""
@@ -125,7 +129,7 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
 
     async def _logs(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
         found = await planner.snapshots()
-        return {snapshot.name: LogAtTrigger(planner, snapshot, self._options) for snapshot in found}
+        return {snapshot.name: LogAtTrigger(planner, snapshot, self._losses) for snapshot in found}
 
     async def _planned(
         self, planner: ReadPlanner, logs: Mapping[str, LogAtTrigger], ranges: list[EntryRange]

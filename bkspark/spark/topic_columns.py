@@ -136,6 +136,30 @@ def _of_map(kind: pa.MapType) -> tuple[pa.DataType, pa.DataType]:
     return kind.key_type, kind.item_type
 
 
+def converted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray, str]:
+    """Return a column in another type, null where a value does not fit; where that is, and why for the first of them.
+
+    Raises:
+        pa.ArrowException: no value of the one type has the other.
+    """
+    try:
+        return of_type(column, kind), np.zeros(len(column), bool), ""
+    except pa.ArrowInvalid as error:
+        if column.null_count == len(column):
+            raise  # a null has every type that values of this one can have
+        if len(column) == 1:
+            return pa.nulls(1, kind), np.ones(1, bool), str(error)
+    middle = len(column) // 2
+    (first, is_first_wrong, reason), (second, is_second_wrong, other) = (
+        converted(half, kind) for half in (column[:middle], column[middle:])
+    )
+    return pa.concat_arrays([first, second]), np.concatenate([is_first_wrong, is_second_wrong]), reason or other
+
+
+def of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
+
+
 def describing_column(name: str, messages: Messages, topic: str, partition: int) -> pa.Array:
     """Return a column that describes messages, by its lower-cased name.
 

@@ -32,6 +32,7 @@ from bkspark.spark.topics import TopicPlanner
 
 Row = dict[str, Any]
 _TIME = pa.timestamp("us", "UTC")
+_INT64_MAX = (1 << 63) - 1
 SCHEMAS = {
     "topics": pa.schema(
         {
@@ -135,8 +136,8 @@ async def _topics(planner: TopicPlanner) -> AsyncIterator[Row]:
             "topic": str(topic),
             "partitions": 0 if [view.name for view in views] == [topic] else len(views),
             "ledgers": len(extents),
-            "entries": sum(extent.end_entry for extent in extents),
-            "size": sum(extent.length for extent in extents),
+            "entries": _bounded(sum(extent.end_entry for extent in extents)),
+            "size": _bounded(sum(extent.length for extent in extents)),
             "subscriptions": len(subscriptions),
             **await _newest_schema(planner, topic),
         }
@@ -203,13 +204,18 @@ async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscript
         "subscription": found.name,
         "mark_delete_ledger": mark.ledger_id,
         "mark_delete_entry": mark.entry_id,
-        "acknowledged_after": taken.entries,
-        "backlog_entries": max(0, unread.entries - taken.entries),
-        "backlog_bytes": max(0, unread.octets - taken.octets),
+        "acknowledged_after": _bounded(taken.entries),
+        "backlog_entries": _bounded(unread.entries - taken.entries),
+        "backlog_bytes": _bounded(unread.octets - taken.octets),
         "partial_entries": len(partial),
         "partial_messages": sum(bits.bit_count() for bits in partial),
         "oldest_unacknowledged": await _published(planner, begin) if unread.entries else None,
     }
+
+
+def _bounded(amount: int) -> int:
+    """Return an amount as a column can hold it: lists of ledgers may claim more than there can be."""
+    return min(max(0, amount), _INT64_MAX)
 
 
 def _position(place: EntryPosition) -> Position:

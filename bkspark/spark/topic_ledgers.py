@@ -7,6 +7,7 @@ only after it has changed, and a trigger looks only at the ledgers between its p
 from __future__ import annotations
 
 import itertools
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from bkspark.pulsar.metadata import ListedLedger, ManagedLedger
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import KnownSchemas, PulsarStore
 from bkspark.spark.ranges import Backlog, ReadableSegment, amount
+
+_log = logging.getLogger(__name__)
 
 
 class Extents(Sequence[ReadableSegment]):
@@ -120,6 +123,8 @@ class TopicLists:
         self.schemas: KnownSchemas = {}
         self._lists: dict[str, tuple[bytes, TopicList]] = {}
         """By topic, the contents of the node and what they say."""
+        self._gone: set[int] = set()
+        """Listed ledgers that do not exist, and for which a warning was logged."""
 
     async def read(self, store: PulsarStore, topic: TopicName) -> TopicList:
         """Return the list of a topic or partition as it is now. Raises MetadataFormat as `PulsarStore.ledgers`."""
@@ -128,6 +133,12 @@ class TopicLists:
         if known is None or known[0] != data:
             known = self._lists[str(topic)] = data, TopicList.of(topic, store.decoded_list(topic, data))
         return known[1]
+
+    def warn_of_gone(self, ledger_id: int, topic: TopicName) -> None:
+        """Log a warning, once, that an open ledger of a topic's list does not exist."""
+        if ledger_id not in self._gone:
+            self._gone.add(ledger_id)
+            _log.warning("ledger %d of topic %s does not exist any more: what it had is left out", ledger_id, topic)
 
     def keep(self, topics: Collection[str]) -> None:
         """Forget the lists of all other topics."""

@@ -130,6 +130,10 @@ class TopicReader(DataSourceReader):
                 frozenset([ledger_id]),
             )
         facts = await with_schemas(planner, views, facts)
+        rows = TopicRows(self._schema, self._options)
+        # A topic without entries may not have its schema yet.
+        for name in {views[each.log].name.whole: each.log for each in ranges}.values():
+            rows.for_topic(name, facts[name], lambda _: iter(())).check_columns()
         for task in compacted:
             task.facts = {read.log: facts[read.log] for read in task.reads}
         return [*compacted, *await planner.partitions(ranges, views, facts)]

@@ -20,7 +20,7 @@ from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar import message_columns as columns
 from bkspark.pulsar.chunks import ChunkGatherer
-from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries
+from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries, well_formed
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
 from bkspark.pulsar.records import ValueDecoder
@@ -35,7 +35,9 @@ from bkspark.spark.topic_columns import (
     FROM_ENTRIES,
     VALUE,
     check_describing,
+    converted,
     describing_column,
+    of_type,
     payload_type,
 )
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
@@ -86,6 +88,8 @@ class TopicDecoder:
         self._options = rows._options
         self._mode = rows._mode
         self._topic = topic
+        self._named = f"topic {topic}" if topic else "a ledger of no topic"
+        """What the messages are of, for errors."""
         self._facts = facts
         self._look_back = look_back
         self._chunks = ChunkGatherer()
@@ -117,11 +121,19 @@ class TopicDecoder:
             ConfigurationError: messages are encrypted, or belong to transactions that the plan has not scanned.
         """
         is_compacted = batch.ledger_id in self._facts.compacted_ledgers
+        if self._mode is MalformedMode.DROPMALFORMED:
+            for entries in well_formed(batch, is_compacted=is_compacted):
+                yield from self._of_entries(batch, entries)
+            return
         try:
             entries = decode_entries(batch, is_compacted=is_compacted)
         except MalformedEntry as error:
             yield from self._halves(batch, error, self.batches)
-            return
+        else:
+            yield from self._of_entries(batch, entries)
+
+    def _of_entries(self, batch: EntryBatch, entries: Entries) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of entries of a batch: of all, or with DROPMALFORMED of some."""
         rows, raw = self._deliverable(entries)
         joined: dict[int, Joined] = {}
         is_chunk = (entries.is_chunk & ~raw)[rows]
@@ -161,10 +173,10 @@ class TopicDecoder:
         except MALFORMED as error:
             if len(rows) > 1:
                 middle = len(rows) // 2
-                yield from self._rows_of(batch, entries, rows[:middle], raw, joined)
-                yield from self._rows_of(batch, entries, rows[middle:], raw, joined)
+                for half in (rows[:middle], rows[middle:]):
+                    yield from self._rows_of(batch, *_part(entries, half, raw, joined))
             else:
-                yield from self._malformed(batch, int(rows[0]), str(error))
+                yield from self._malformed(batch, int(entries.rows[rows[0]]), str(error))
             return
         for first in range(0, len(messages), self._rows_at_once):
             part = slice(first, first + self._rows_at_once)
@@ -195,9 +207,9 @@ class TopicDecoder:
                 aborted = self._facts.aborted
                 if aborted is None:
                     raise ConfigurationError(
-                        f"topic {self._topic} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
-                        f"{int(entries.entry_ids[has[0]])}), which the plan of the read did not know: name it by "
-                        "option 'topic', or set isolation=read_uncommitted"
+                        f"{self._named} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
+                        f"{int(entries.entry_ids[has[0]])}), but its namespace has no snapshot of them, so which "
+                        "of them were aborted is not known: read all of them with isolation=read_uncommitted"
                     )
                 gone = [txn in aborted for txn in transaction_ids(entries, has)]
                 wanted[has[gone]] = False
@@ -208,7 +220,7 @@ class TopicDecoder:
         if self._options.encrypted == "raw":
             if self._is_decoded and self._rows._payload:
                 raise ConfigurationError(
-                    f"topic {self._topic} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
+                    f"{self._named} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
                     f"its schema is {self._newest.kind}: set valueFormat=raw, too"
                 )
             return is_encrypted
@@ -217,7 +229,7 @@ class TopicDecoder:
         row = int(np.argmax(is_encrypted))
         facts = columns.encryptions(messages_of(entries, np.array([row]), {}, is_raw=is_encrypted)).to_pylist()[0]
         raise ConfigurationError(
-            f"topic {self._topic}, message {int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}: messages are "
+            f"{self._named}, message {int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}: messages are "
             f"encrypted for keys {', '.join(facts['keys'])}, and no key is here: leave them out (encrypted=skip), or "
             "read them as they are stored (encrypted=raw)"
         )
@@ -241,7 +253,7 @@ class TopicDecoder:
                 except ValueError as error:
                     yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
                     waiting, joined = [], {}
-                    yield from self._malformed(batch, row, str(error))
+                    yield from self._malformed(batch, int(entries.rows[row]), str(error))
                     continue
                 if whole is None:
                     continue
@@ -253,7 +265,9 @@ class TopicDecoder:
         """Return a message whose last chunk is here, looking for the others before the task's first entry."""
         if self._chunks.lacks(uuid) and (self._earlier is None or uuid in self._earlier):
             seen: set[str] = set()
-            for entries in itertools.chain.from_iterable(map(_decodable, self._look_back(self._topic))):
+            # The tasks that read malformed entries report them.
+            parts = (part for batch in self._look_back(self._topic) for part in reversed([*well_formed(batch)]))
+            for entries in parts:
                 for row in np.flatnonzero(entries.is_chunk)[::-1].tolist():
                     seen.add(entries.text(entry_fields.UUID, row))
                     self._chunks.take_earlier(entries, row, uuid)
@@ -300,7 +314,7 @@ class TopicDecoder:
         if not len(self._schema):
             return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
         made = pa.RecordBatch.from_arrays(
-            [_of_type(found[i], field.type) for i, field in enumerate(self._schema)], schema=self._schema
+            [of_type(found[i], field.type) for i, field in enumerate(self._schema)], schema=self._schema
         )
         if not kept.all():
             made, messages = made.filter(pa.array(kept)), messages.select(kept)
@@ -320,7 +334,7 @@ class TopicDecoder:
 
     def _no_null(self, error: ValueError, place: str) -> ConfigurationError:
         return ConfigurationError(
-            f"topic {self._topic}, message {place}: {error}: let the column be null in .schema(), since a message may "
+            f"{self._named}, message {place}: {error}: let the column be null in .schema(), since a message may "
             "have no value, or be malformed"
         )
 
@@ -339,7 +353,7 @@ class TopicDecoder:
         values = columns.values(messages)
         corrupt = np.zeros(len(messages), bool)
         if not self._is_decoded:
-            return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages), corrupt
+            return self._cells(pa.StructArray.from_arrays([values], [VALUE]), messages, corrupt), corrupt
         versions = self._versions_of(messages)
         parts: list[tuple[np.ndarray, pa.Array]] = []
         for version in np.unique(versions).tolist():
@@ -350,11 +364,11 @@ class TopicDecoder:
             corrupt[rows[is_wrong]] = True
             parts.append((rows, structs))
         if len(parts) == 1:
-            return self._cells(parts[0][1], messages), corrupt
+            return self._cells(parts[0][1], messages, corrupt), corrupt
         order = np.empty(len(messages), np.int64)
         order[np.concatenate([rows for rows, _ in parts])] = np.arange(len(messages))
         whole = pa.concat_arrays([structs for _, structs in parts]).take(pa.array(order))
-        return self._cells(whole, messages), corrupt
+        return self._cells(whole, messages, corrupt), corrupt
 
     def _versions_of(self, messages: Messages) -> np.ndarray:
         """Return the version of the schema with which to decode each message. A null value has no encoding, so the
@@ -363,29 +377,59 @@ class TopicDecoder:
         usable = [version for version, schema in self._facts.schemas.items() if schema.kind == self._newest.kind]
         return np.where(messages.is_null & ~np.isin(versions, usable), self._newest.version, versions)
 
-    def _cells(self, structs: pa.StructArray, messages: Messages) -> dict[int, pa.Array]:
-        names = [structs.type.field(i).name for i in range(structs.type.num_fields)]
+    def check_columns(self) -> None:
+        """Raise ConfigurationError if the topic has no such column, or one whose type cannot be the wanted one."""
+        kind = self._struct_type() if self._is_decoded else pa.struct({VALUE: pa.binary()})
+        for i, place in self._places(kind).items():
+            self._cast(pa.nulls(1, kind.field(place).type), self._schema.field(i))
+
+    def _places(self, kind: pa.StructType) -> dict[int, int]:
+        """Return by index of a column which field of the payload it is. Raises ConfigurationError as
+        `check_columns`."""
+        names = [kind.field(i).name for i in range(kind.num_fields)]
         # Names may differ in case alone: the exact one takes precedence.
         places = {name.lower(): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
         found = {}
-        flat = structs.flatten()
         for i in self._rows._payload:
             field = self._schema.field(i)
             place = places.get(field.name, places.get(field.name.lower()))
             if place is None:
                 raise ConfigurationError(
-                    f"column '{field.name}' is not in topic {self._topic}, whose payload has {', '.join(names)}: "
+                    f"column '{field.name}' is not in {self._named}, whose payload has {', '.join(names)}: "
                     "correct the schema"
                 )
-            self._check_fields(field, structs.type.field(place))
-            try:
-                found[i] = _of_type(flat[place], field.type)
-            except pa.ArrowException as error:
-                raise ConfigurationError(
-                    f"column '{field.name}' of topic {self._topic} is {flat[place].type}, which cannot be "
-                    f"{field.type}: correct the schema ({error})"
-                ) from None
+            self._check_fields(field, kind.field(place))
+            found[i] = place
         return found
+
+    def _cells(self, structs: pa.StructArray, messages: Messages, corrupt: np.ndarray) -> dict[int, pa.Array]:
+        """Return the payload's columns. A message with a value that a column cannot have is added to `corrupt`, and all
+        its columns are null."""
+        found: dict[int, pa.Array] = {}
+        is_wrong = np.zeros(len(structs), bool)
+        flat = structs.flatten()
+        for i, place in self._places(structs.type).items():
+            found[i], wrong, reason = self._cast(flat[place], self._schema.field(i))
+            if wrong.any():
+                self._check_mode(messages, int(np.argmax(wrong)), reason)
+                is_wrong |= wrong
+        if not is_wrong.any():
+            return found
+        corrupt |= is_wrong
+        kept = pa.array(np.arange(len(structs)), mask=is_wrong)
+        return {i: column.take(kept) for i, column in found.items()}
+
+    def _cast(self, column: pa.Array, wanted: pa.Field) -> tuple[pa.Array, np.ndarray, str]:
+        """Return a column of the payload in the type that was asked for, null where a value does not fit; where that
+        is, and why for the first of them. Raises ConfigurationError as `check_columns`."""
+        differs = f"{column.type}, which cannot be {wanted.type}"
+        try:
+            found, is_wrong, reason = converted(column, wanted.type)
+        except pa.ArrowException as error:
+            raise ConfigurationError(
+                f"column '{wanted.name}' of {self._named} is {differs}: correct the schema ({error})"
+            ) from None
+        return found, is_wrong, f"its '{wanted.name}' is {differs} ({reason}); name another type in .schema()"
 
     def _check_fields(self, wanted: pa.Field, stored: pa.Field) -> None:
         """Raise ConfigurationError if a column lacks a field that the schema says: Arrow would make it null."""
@@ -395,7 +439,7 @@ class TopicDecoder:
         missing = min(_paths_of(wanted.type) - known, default=None)
         if missing is not None:
             raise ConfigurationError(
-                f"field '{'.'.join((wanted.name, *missing))}' is not in topic {self._topic}, whose column "
+                f"field '{'.'.join((wanted.name, *missing))}' is not in {self._named}, whose column "
                 f"'{stored.name}' has {', '.join(sorted(map('.'.join, known)))}: correct the schema"
             )
 
@@ -437,7 +481,7 @@ class TopicDecoder:
             found = pa.StructArray.from_arrays([found], [VALUE])
         wanted = self._struct_type()
         try:
-            return _of_type(found, wanted)
+            return of_type(found, wanted)
         except pa.ArrowException:
             raise ValueError(
                 f"it was written with version {version} of the topic's schema, whose values are {found.type}, which "
@@ -465,7 +509,7 @@ class TopicDecoder:
 
     def _fail(self, ledger_id: int, entry_id: int, place: str, reason: object) -> NoReturn:
         raise MalformedPayload(
-            f"topic {self._topic}, message {place}: malformed: {reason}; read what is good with "
+            f"{self._named}, message {place}: malformed: {reason}; read what is good with "
             "mode DROPMALFORMED or PERMISSIVE",
             ledger_id=ledger_id,
             entry_id=entry_id,
@@ -501,25 +545,21 @@ class TopicDecoder:
             yield pa.record_batch({"rows": pa.nulls(1)}).select([])
 
 
+def _part(
+    entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
+) -> tuple[Entries, np.ndarray, np.ndarray, Mapping[int, Joined]]:
+    """Return the same entries without most of the others, if these are many: some steps take all entries."""
+    if len(rows) * 4 > len(entries):
+        return entries, rows, raw, joined
+    whole = {place: joined[row] for place, row in enumerate(rows.tolist()) if row in joined} if joined else joined
+    return entries.part(rows), np.arange(len(rows)), raw[rows], whole
+
+
 def _place_of(messages: Messages, place: int) -> str:
     """Return the id of a message as users write it, without the partition."""
     row, index = int(messages.entry[place]), int(messages.batch_index[place])
     entry = f"{int(messages.entries.ledger_ids[row])}:{int(messages.entries.entry_ids[row])}"
     return f"{entry}:-1:{index}" if index >= 0 else entry
-
-
-def _decodable(batch: EntryBatch) -> Iterator[Entries]:
-    """Yield the entries of a batch in parts, the last part first, without the malformed ones: the tasks that read those
-    report them."""
-    try:
-        entries = decode_entries(batch)
-    except MalformedEntry:
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            yield from _decodable(batch.slice(middle, len(batch)))
-            yield from _decodable(batch.slice(0, middle))
-    else:
-        yield entries
 
 
 def _target_of(schemas: Mapping[int, Schema], columns: pa.StructType) -> Schema:
@@ -557,7 +597,3 @@ def _paths_of(kind: pa.DataType) -> set[tuple[str, ...]]:
     for field in kind if pa.types.is_struct(kind) else ():
         found |= {(field.name,), *((field.name, *path) for path in _paths_of(field.type))}
     return found
-
-
-def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from bkspark.log.positions import Position
 from bkspark.pulsar.message_ids import MessageId
@@ -32,7 +32,8 @@ from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.transactions import Transactions
-from bkspark.spark.following import CHECKPOINT, FollowingReader, on_loss
+from bkspark.spark.following import CHECKPOINT, FollowingReader
+from bkspark.spark.losses import Losses
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
@@ -64,6 +65,13 @@ class TopicOffset:
     @property
     def subject(self) -> str:
         return f"topic {self.log}"
+
+    @property
+    def place(self) -> str:
+        at = self.position
+        if at.ledger_id < 0:
+            return "the beginning"
+        return f"message {MessageId(at.ledger_id, at.entry_id, self.batch or -1, TopicName.parse(self.log).partition)}"
 
     def to_json(self) -> dict[str, int]:
         found = {"entry": self.position.entry_id, "ledger": self.position.ledger_id}
@@ -110,9 +118,15 @@ class ManyTopics:
                 f"{source} has version {value.get('version')!r}, this bkspark reads version {VERSION}"
             )
         since = value.get("since")
-        self.since_ms = since if type(since) is int else None
+        if value.keys() - {"since", "topics", "version"} or type(since) not in (int, type(None)):
+            raise ConfigurationError(
+                f"{source} has members {shown(sorted(value))}, since {shown(since)}, and was not made here: use a new "
+                "checkpoint"
+            )
+        self.since_ms = since
         found = {}
         for name, partitions in value["topics"].items():
+            _check_name(name, source)
             if not isinstance(partitions, Mapping) or not all(key.removeprefix("-").isdecimal() for key in partitions):
                 raise ConfigurationError(f"{source}: {shown(partitions)} are not partitions of topic {name}")
             for partition, position in partitions.items():
@@ -122,12 +136,19 @@ class ManyTopics:
         return found
 
 
+def _check_name(name: str, source: str) -> None:
+    try:
+        TopicName.parse(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from None
+
+
 class _TopicAtTrigger:
     """One topic or partition as a trigger finds it."""
 
-    def __init__(self, view: TopicView, options: SourceOptions) -> None:
+    def __init__(self, view: TopicView, losses: Losses) -> None:
         self.view = view
-        self._options = options
+        self._losses = losses
         self._batches: dict[Position, int] = {}
         """The message in its batch where a read begins, by position; without an entry the first one."""
 
@@ -151,8 +172,7 @@ class _TopicAtTrigger:
     async def begin(self, noted: TopicOffset) -> Position:
         position = self.view.first_after(noted.position)
         if position is None:
-            what = "trimmed, or deleted and created again,"
-            on_loss(self._options, noted, what)
+            self._losses.report(noted, "trimmed, or deleted and created again")
             return self.view.start
         if noted.batch and position == noted.position:
             self._batches[position] = noted.batch
@@ -217,7 +237,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
                 await self._scan(views[str(name)])
         self._warn_of_missing(missing or ())
         await self._warn(planner, views)
-        return {name: _TopicAtTrigger(view, self._options) for name, view in views.items()}
+        return {name: _TopicAtTrigger(view, self._losses) for name, view in views.items()}
 
     async def _scan(self, view: TopicView) -> None:
         """Scan new entries for transactions. Offsets never pass an open one, so earlier entries need no scan."""
@@ -259,7 +279,12 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
             if name in self._warned:
                 continue
             self._warned.add(name)
-            if not await store.is_kept(view.name):
+            try:
+                is_kept = await store.is_kept(view.name)
+            except MetadataFormat as error:
+                _log.warning("topic %s: whether a retention keeps its ledgers is not known: %s", name, error)
+                continue
+            if not is_kept:
                 _log.warning(
                     "topic %s has no subscription, and its namespace has no retention: unless the brokers' defaults or "
                     "a policy of the topic keep them, ledgers are deleted as soon as the next one is begun, whether "

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger, NoSuchLog
+from bkspark.ledger.reader import LedgerReader
 from bkspark.log.positions import EARLIEST, LATEST, Position
-from bkspark.pulsar.entries import MalformedEntry, decode_entries
+from bkspark.pulsar.entries import well_formed
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import SHADOW_SOURCE, EntryPosition
 from bkspark.pulsar.names import TopicName
@@ -197,11 +198,14 @@ class TopicView:
             raise self._ends_before(option, wanted)
         if later is not self.extents[0]:
             return _beginning(later)
+        gone = (
+            f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
+            f"{self.extents[0].ledger_id}"
+        )
         if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
-                f"{self.extents[0].ledger_id}: use earliest, or allow the loss (failOnDataLoss=false)"
-            )
+            instead = "earliest" if option == "startingOffsets" else "latest"
+            raise DataLoss(f"{gone}: use {instead}, or allow the loss (failOnDataLoss=false)")
+        _log.warning("%s: what was before is lost", gone)
         return self.start
 
     def _ends_before(self, option: str, wanted: MessageId) -> ConfigurationError:
@@ -319,23 +323,39 @@ class TopicView:
                 reader = await self._planner.client.open(entries.ledger_id)
             except NoSuchLedger:
                 continue
-            end = max(entries.end_entry, reader.last_entry + 1) if reader.is_closed else entries.end_entry
-            async for batch in reader.batches(entries.first_entry, end, unconfirmed=self._options.unconfirmed):
+            # The plan of the tasks reports a closed ledger that ends before its list says.
+            end = reader.last_entry + 1 if reader.is_closed else entries.end_entry
+            async for batch in self._stored(reader, entries.first_entry, end):
                 _take_transactions(found, batch)
         self.transactions = found
+
+    async def _stored(self, reader: LedgerReader, first: int, end: int) -> AsyncIterator[EntryBatch]:
+        """Yield the entries of a ledger that bookies have.
+
+        Raises:
+            DataLoss: bookies lost an entry (failOnDataLoss).
+        """
+        while first < end:
+            try:
+                async for batch in reader.batches(first, end, unconfirmed=self._options.unconfirmed):
+                    yield batch
+                    first = batch.end_entry
+            except NoSuchEntry as error:
+                gone = first if error.entry_id is None else error.entry_id
+                if self._options.fail_on_data_loss:
+                    raise DataLoss(
+                        f"topic {self.name}, message {reader.ledger_id}:{gone}: {error}: it is read to find the "
+                        "topic's transactions; allow the loss (failOnDataLoss=false)",
+                        ledger_id=reader.ledger_id,
+                        entry_id=gone,
+                    ) from None
+                first = gone + 1
 
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
     """Record the transactions in a batch. Malformed entries are ignored: the tasks that read them report them."""
-    left = [batch]
-    while left:
-        some = left.pop()
-        try:
-            found.take(decode_entries(some))
-        except MalformedEntry as error:
-            if len(some) > 1:
-                middle = min(max(1, error.row), len(some) - 1)
-                left += [some.slice(middle, len(some)), some.slice(0, middle)]
+    for entries in well_formed(batch):
+        found.take(entries)
 
 
 def aliases(name: TopicName) -> list[str]:

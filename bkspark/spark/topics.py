@@ -153,6 +153,10 @@ class TopicPartition(ReadPartition):
         self.earlier = earlier
         self.read_out = frozenset(read_out)
 
+    def place_of(self, read: LedgerRead, entry_id: int) -> str:
+        """Return the message that an entry is, as the beginning of a message to the user."""
+        return f"topic {read.log}, message {read.ledger_id}:{entry_id}: " if read.log else ""
+
     def to_its_end(self, read: LedgerRead) -> LedgerRead:
         """Return a read, extended to the ledger's own end if it is one of `read_out`."""
         if read.ledger_id not in self.read_out:
@@ -269,6 +273,7 @@ class TopicPlanner:
             except NoSuchLedger:
                 if must_exist:
                     raise
+                self._lists.warn_of_gone(listed.ledger_id, topic)
                 continue
             last_entry = reader.last_entry
             if not reader.is_closed and reader.last_unconfirmed > last_entry:

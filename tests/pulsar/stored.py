@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from bkspark.blocking import Client, LedgerWriter, run
 from bkspark.errors import NodeExists
 from bkspark.pulsar import pulsar_formats_pb2 as formats
-from bkspark.pulsar.names import TopicName, encoded
+from bkspark.pulsar.names import POLICIES, TopicName, encoded
 from bkspark.pulsar.schemas import STORED_TYPES
 
 
@@ -116,6 +116,10 @@ class StoredTopic:
     def put_subscription(self, name: str, data: bytes) -> None:
         """Store something as a subscription."""
         self._put(f"{self.name.managed_ledger_path}/{encoded(name)}", data)
+
+    def put_policies(self, data: bytes) -> None:
+        """Store something as the policies of its namespace."""
+        self._put(f"{POLICIES}/{self.name.namespace_path}", data)
 
     def delete(self) -> None:
         async def delete() -> None:

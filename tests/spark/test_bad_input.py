@@ -254,6 +254,7 @@ CONFLICTS = [
     (READ, {"inspect": "logs", "ledgers": "1"}, "exclude each other"),
     (READ, {"startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
     (READ, {"endingOffsets": "-5", "endingTimestamp": "5"}, "exclude each other"),
+    (READ, {"logsPattern": "a.*", "startingOffsets": '{"entry":0,"ledger":1,"ordinal":0,"version":1}'}, "their names"),
     (READ, {"startingOffsets": "-5", "endingOffsets": "-10"}, "exchange them"),
     (READ, {"startingOffsets": "-5", "endingOffsets": "-5"}, "exchange them"),
     (READ, {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "exchange them"),

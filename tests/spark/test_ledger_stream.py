@@ -233,6 +233,32 @@ def test_the_checkpoint_of_another_selection_is_refused(cluster: Cluster, client
 
 
 @pytest.mark.parametrize(
+    "changed",
+    [
+        {"finished": "x"},
+        {"finished": [[1]]},
+        {"finished": [["a", "b"]]},
+        {"finished": [[9, 3]]},
+        {"finished": [[5, 9], [1, 2]]},
+        {"finished": [[-1, 2]]},
+        {"ledgers": [1]},
+        {"ledgers": {"x": 0}},
+        {"ledgers": {"-1": 0}},
+        {"ledgers": {"1": "0"}},
+        {"ledgers": {"1": -4}},
+        {"ledgers": {"1": 0.5}},
+        {"ledgers": {"1": True}},
+    ],
+)
+def test_offset_that_was_changed_by_hand_is_refused(changed: dict[str, Any]) -> None:
+    offset = {"finished": [[1, 2], [5, 9]], "ledgers": {"3": 0}, "selection": "x", "version": 1}
+    form = ManyLedgers("x")
+    assert form.from_json(offset, "the checkpoint") == {"3": LedgerOffset(3, 0)}
+    with pytest.raises(ConfigurationError, match=r"the checkpoint.* use the checkpoint of this query, or a new one"):
+        form.from_json({**offset, **changed}, "the checkpoint")
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"ledgers": "1", "startingOffsets": '{"entry":0,"ledger":0,"ordinal":0,"version":1}'}, "position in a log"),

@@ -85,7 +85,7 @@ def test_stream_of_a_pattern_tells_that_a_log_is_gone(cluster, client):
     end = strict.latestOffset(start)
     client.log(one).delete()
     for action in (lambda: strict.latestOffset(start), lambda: strict.partitions(start, end)):
-        with pytest.raises(DataLoss, match=f"log {one} was deleted since"):
+        with pytest.raises(DataLoss, match=f"log {one} was deleted: what was unread, from position"):
             action()
     lenient = BookKeeperStreamReader(VALUE, SourceOptions.parse({**chosen, "failOnDataLoss": "false"}))
     assert rows(lenient, lenient.partitions(start, end)) == [2]

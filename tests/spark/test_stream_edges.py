@@ -128,7 +128,7 @@ def test_run_with_an_end_leaves_a_log_that_is_created_again_to_the_next_one(clus
     assert values(last, end, latest(last, end)) == ["new"] * 9
 
 
-def test_batch_that_was_planned_after_the_end_of_a_closed_ledger_is_loss(cluster, client, prefix):
+def test_batch_that_was_planned_after_the_end_of_a_closed_ledger_is_loss(cluster, client, prefix, caplog):
     """As after a bookie lost acknowledged entries, and the ledger was closed before them."""
     append(client, prefix, b"1", b"2")
     append(client, prefix, b"3")
@@ -137,10 +137,13 @@ def test_batch_that_was_planned_after_the_end_of_a_closed_ledger_is_loss(cluster
     first = {name: value for name, value in latest(stream, start).items() if name in ("log", "log_id", "version")}
     ledger = client.log(prefix).show()["ledgers"][0]["ledger"]
     planned = dict(sorted({**first, "ordinal": 0, "ledger": ledger, "entry": 5}.items()))
-    with pytest.raises(DataLoss, match="ends at entry 1, before"):
+    ends = f"ledger {ledger} of log {prefix} ends at entry 1"
+    with pytest.raises(DataLoss, match=f"{ends}, entries up to 4 were to be read"):
         stream.partitions(start, planned)
     allowed = follow(cluster, log=prefix, failOnDataLoss="false")
+    caplog.clear()
     assert values(allowed, start, planned) == ["1", "2"]
+    assert [record.message for record in caplog.records] == [f"{ends}: 3 entries are lost and are left out"]
 
 
 def test_empty_object_is_not_a_position_and_of_a_pattern_leaves_every_log_at_the_earliest(cluster, client, prefix):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
+from pyspark.sql.types import DecimalType, StructType
 
-from bkspark.errors import MalformedPayload
+from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
 from tests.pulsar.entries import Message, batch, chunked, framed, metadata_of, single
 from tests.pulsar.stored import StoredTopic
@@ -129,3 +131,34 @@ def test_chunks_before_the_first_one_of_a_message_are_not_of_this_message(topic:
     topic.ledger([first[0], first[1], second[0], *numbered(0), second[2]])
     for tasks in (1, 5):
         assert values(read(VALUE, mode="DROPMALFORMED", minPartitions=tasks)) == [b"0"]
+
+
+def test_value_that_its_column_cannot_have_is_malformed_and_no_other_one(topic: StoredTopic, read: Callable) -> None:
+    ledger = topic.ledger([single(Message(b"0")), batch([Message(b"1"), Message(b"\xff")]), single(Message(None))])
+    place = f"message {ledger}:1:-1:1: malformed"
+    with pytest.raises(MalformedPayload, match=rf"{place}: its 'value' is binary, .* string .*\.schema\(\)"):
+        read("value string")
+    assert values(read("value string", mode="DROPMALFORMED")) == ["0", "1", None]
+    found = read("value string, _corrupt_record binary, __entryId bigint", mode="PERMISSIVE")
+    assert [(row["value"], row["_corrupt_record"], row["__entryId"]) for row in found] == [
+        ("0", None, 0),
+        ("1", None, 1),
+        (None, b"\xff", 1),
+        (None, None, 2),
+    ]
+    assert values(read(VALUE)) == [b"0", b"1", b"\xff", None]
+
+
+def test_field_that_is_too_large_for_its_column_makes_its_message_malformed(topic: StoredTopic, read: Callable) -> None:
+    fields = [{"name": "a", "type": "string"}, {"name": "n", "type": "long"}]
+    topic.schemas(("JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode(), {}))
+    bodies = [b'{"a":"x","n":1}', b'{"a":"y","n":5000000000}', b'{"a":"z","n":2}']
+    ledger = topic.ledger([single(Message(body), schema_version=bytes(8)) for body in bodies])
+    with pytest.raises(MalformedPayload, match=rf"message {ledger}:1: malformed: its 'n' is int64, .* int32 .*50000"):
+        read("a string, n int")
+    assert [(row["a"], row["n"]) for row in read("a string, n int", mode="DROPMALFORMED")] == [("x", 1), ("z", 2)]
+    found = read("a string, n int", mode="PERMISSIVE")
+    assert [(row["a"], row["n"]) for row in found] == [("x", 1), (None, None), ("z", 2)]
+    assert [row["n"] for row in read("n bigint")] == [1, 5_000_000_000, 2]
+    with pytest.raises(ConfigurationError, match=r"column 'n' of .* is int64, which cannot be decimal128\(5, 2\)"):
+        read(StructType().add("n", DecimalType(5, 2)))

@@ -155,7 +155,9 @@ def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
     assert sorted(query.offset["topics"]) == [f"{topic.name}-x", f"{topic.name}-y"]
 
 
-def test_trimmed_ledgers_that_were_read_are_not_a_loss_and_others_are(cluster: Cluster, topic: StoredTopic) -> None:
+def test_trimmed_ledgers_that_were_read_are_not_a_loss_and_others_are(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
     topic.ledger(numbered(0))
     topic.ledger([], is_open=True)
     query = Query(cluster, topic, startingOffsets="earliest")
@@ -167,11 +169,17 @@ def test_trimmed_ledgers_that_were_read_are_not_a_loss_and_others_are(cluster: C
     topic.ledger(numbered(3))
     topic.ledger(numbered(4))
     topic.trim(3)
-    with pytest.raises(DataLoss, match="trimmed"):
+    noted = query.offset["topics"][str(topic.name)]["-1"]
+    place = f"message {noted['ledger']}:{noted['entry']}"
+    lost = f"{topic.name} was trimmed, or deleted and created again: what was unread, from {place} on, is lost"
+    with pytest.raises(DataLoss, match=f"{lost}; .*failOnDataLoss=false"):
         query.batch()
     allowed = Query(cluster, topic, failOnDataLoss="false")
     allowed.offset = query.offset
+    caplog.clear()
     assert allowed.batch() == "4"
+    assert allowed.batch() == ""
+    assert [lost in record.message for record in caplog.records].count(True) == 2, "once by each of the two readers"
 
 
 def test_empty_ledger_that_a_broker_drops_is_not_a_loss(cluster: Cluster, topic: StoredTopic) -> None:
@@ -191,8 +199,20 @@ def test_topic_deleted_under_a_stream_is_a_loss(cluster: Cluster, topic: StoredT
     query = Query(cluster, topic, startingOffsets="earliest")
     assert query.batch() == "0"
     topic.delete()
-    with pytest.raises(DataLoss, match=f"topic {topic.name} was deleted"):
+    with pytest.raises(DataLoss, match=rf"topic {topic.name} was deleted: .*from message \d+:1 on, is lost") as raised:
         query.batch()
+    assert "{" not in str(raised.value)
+
+
+@pytest.mark.parametrize("noted", [{"batch": 2, "entry": 3, "ledger": 12}, {"entry": 0, "ledger": -1}])
+def test_positions_in_errors_are_ids_of_messages(cluster: Cluster, topic: StoredTopic, noted: dict) -> None:
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic, startingOffsets="earliest")
+    topic.delete()
+    place = "message 12:3:1:2" if noted["ledger"] >= 0 else "the beginning"
+    offset = {"topics": {str(topic.name): {"1": noted}}, "version": 1}
+    with pytest.raises(DataLoss, match=f"topic {topic.name}-partition-1 was deleted: .*from {place} on"):
+        query.reader.latestOffset(offset, ReadAllAvailable())
 
 
 def test_stream_stops_before_an_open_transaction_and_leaves_aborted_ones_out(
@@ -247,9 +267,12 @@ def test_checkpoint_of_another_source_is_refused(cluster: Cluster, topic: Stored
     for offset in (
         {"rows": 1},
         {"topics": {}, "version": 2},
+        {"topics": {}, "version": 1, "more": 1},
+        {"topics": {}, "version": 1, "since": "yesterday"},
+        {"topics": {"//": {"-1": {"entry": 0, "ledger": 1}}}, "version": 1},
         {"topics": {str(topic.name): {"0": {"entry": -5}}}, "version": 1},
     ):
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError, match="the checkpoint's offset"):
             query.reader.latestOffset(offset, ReadAllAvailable())
 
 
@@ -264,6 +287,20 @@ def test_retention_or_a_subscription_is_asked_for_once(
     topic.subscription("s", formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1))
     Query(cluster, topic)
     assert not any("has no subscription" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("policies", [b"{", b"[]", b'{"retention_policies": 3}'])
+def test_policies_that_cannot_be_read_do_not_end_a_stream(
+    cluster: Cluster, client: Client, topic: StoredTopic, caplog: pytest.LogCaptureFixture, policies: bytes
+) -> None:
+    """They are read for a warning only."""
+    other = StoredTopic(client, f"{topic.name.tenant}/{topic.name.local}/t")
+    other.put_policies(policies)
+    other.ledger(numbered(0))
+    query = Query(cluster, other, startingOffsets="earliest")
+    assert [query.batch(), query.batch()] == ["0", ""]
+    found = sum("it holds no policies of a namespace" in record.message for record in caplog.records)
+    assert found == 2, "once by each of the two readers"
 
 
 def test_other_topics_go_on_where_one_of_them_is_deleted_and_created_again(
@@ -511,7 +548,7 @@ def test_offset_with_an_unknown_member_is_refused(cluster: Cluster, topic: Store
 def test_transactions_that_no_snapshot_announces_end_the_stream_by_name(cluster: Cluster, topic: StoredTopic) -> None:
     topic.ledger([single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=1)])
     query = Query(cluster, topic, startingOffsets="earliest")
-    with pytest.raises(ConfigurationError, match=f"topic {topic.name} has transactions"):
+    with pytest.raises(ConfigurationError, match=f"topic {topic.name} has transactions .*no snapshot of them"):
         query.batch()
     query = Query(cluster, topic, startingOffsets="earliest", isolation="read_uncommitted")
     assert query.batch() == "t"

@@ -110,3 +110,24 @@ def test_times_and_partitions_of_a_topic_without_partitions(cluster: Cluster, to
     assert [(row["partition"], row["closed"]) for row in rows] == [
         (None, datetime.fromtimestamp(closed_ms / 1000, UTC)), (None, None),
     ]  # fmt: skip
+
+
+def test_numbers_that_no_topic_can_have_do_not_end_the_tables(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    topic.ledger(numbered(0))
+    topic.ledger(numbered(1))
+    late = StoredTopic(client, f"{topic.name}-late")
+    late.ledger(numbered(0), closed_ms=1 << 62)
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=-1, markDeleteEntryId=-1)
+    topic.subscription("s", cursor)
+    for listed in topic.info.ledgerInfo:
+        listed.entries = listed.size = (1 << 63) - 1
+    topic.save()
+    most = (1 << 63) - 1
+    (row,) = [row for row in table(cluster.uri, "topics") if row["topic"] == str(topic.name)]
+    assert (row["entries"], row["size"]) == (most, most)
+    (row,) = [row for row in table(cluster.uri, "subscriptions") if row["topic"] == str(topic.name)]
+    assert (row["backlog_entries"], row["backlog_bytes"]) == (most, most)
+    (row,) = [row for row in table(cluster.uri, "topicLedgers") if row["topic"] == str(late.name)]
+    assert "is not a time at which ledger" in row["error"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+import sys
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from bkspark.pulsar.transactions import Transactions
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import ReadableSegment
 from bkspark.spark.topic_ledgers import TopicList
+from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topic_view import TopicView, _take_transactions
+from bkspark.spark.topics import TopicFacts
 from tests.ledger.in_process import InProcessCluster, run
 from tests.pulsar.entries import Message, marker, single
-from tests.spark.topic_reads import numbered
+from tests.spark.topic_reads import columns_of, numbered
 
 TOPIC = TopicName.parse("clicks")
 CLOSED_MS = 1_000_000
@@ -196,3 +199,50 @@ def test_many_malformed_entries_in_a_row_do_not_end_the_search_for_transactions(
     assert found.stop == EntryPosition(5, 3000)
     _take_transactions(found, EntryBatch.of([marker(22, (0, 1)), b"?"], 6))
     assert found.stop == EntryPosition(5, 3011)
+
+
+@pytest.mark.parametrize("many", [b"?", numbered(0)[0][:-1] + b"?"], ids=["short", "checksum"])
+def test_malformed_entries_cost_no_more_steps_where_there_are_more_of_them(many: bytes) -> None:
+    def steps(count: int) -> int:
+        found = Transactions()
+        batch = EntryBatch.of([*[*numbered(1), many] * count, *[many] * count, of(2)], 5)
+        calls = calls_of(lambda: _take_transactions(found, batch))
+        assert found.stop == EntryPosition(5, 3 * count)
+        return calls
+
+    steps(1)  # the first call does more
+    assert steps(500) <= steps(50) + 100
+
+
+@pytest.mark.parametrize("many", [b"?", numbered(0)[0][:-1] + b"?"], ids=["short", "checksum"])
+def test_malformed_entries_that_are_dropped_cost_no_more_steps_where_there_are_more_of_them(many: bytes) -> None:
+    options = SourceOptions.parse({"uri": "zk://a:1/ledgers", "topic": str(TOPIC), "mode": "DROPMALFORMED"})
+    rows = TopicRows(columns_of("value binary, __entryId bigint"), options)
+
+    def steps(count: int) -> int:
+        batch = EntryBatch.of([*[*numbered(7), many] * count, *[many] * count], 5, 100)
+        decoder = rows.for_topic(str(TOPIC), TopicFacts(), lambda _: iter(()))
+        found = []
+        calls = calls_of(lambda: found.extend(decoder.batches(batch)))
+        ids = [entry_id for some in found for entry_id in some["__entryId"].to_pylist()]
+        assert ids == list(range(100, 100 + 2 * count, 2))
+        return calls
+
+    steps(1)  # the first call does more
+    assert steps(500) <= steps(50) + 100
+
+
+def calls_of(work: Callable[[], None]) -> int:
+    """Return how many calls of functions a piece of work makes."""
+    calls = 0
+
+    def count_call(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count_call)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls

@@ -501,6 +501,17 @@ def test_ledgers_of_a_topic_may_be_named_by_themselves(cluster: Cluster, topic: 
     assert {row["__topic"] for row in found} == {str(topic.name)}
 
 
+def test_malformed_entry_of_a_ledger_of_no_topic_is_named_by_its_ledger(
+    cluster: Cluster, ledger_of: Callable[..., int]
+) -> None:
+    ledger = ledger_of([b"not a message"], ensemble=1, write_quorum=1, ack_quorum=1)
+    source = BookKeeperDataSource({"uri": cluster.uri, "ledgers": str(ledger), "payloadFormat": "pulsar"})
+    reader = source.reader(source.schema())
+    (task,) = reader.partitions()
+    with pytest.raises(MalformedPayload, match=f"^a ledger of no topic, message {ledger}:0: malformed"):
+        list(reader.read(task))
+
+
 def test_tables_about_topics_come_from_metadata(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
     part = StoredTopic(client, f"{topic.name}-p-partition-1")
     part.partitioned(2)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from bkspark.blocking import Client
+from bkspark.blocking import Client, run
 from bkspark.errors import (
     ConfigurationError,
     DataLoss,
@@ -17,10 +18,12 @@ from bkspark.errors import (
     UnauthorizedAccess,
 )
 from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.topic_read import TopicReader
 from tests.cluster import Cluster
-from tests.pulsar.entries import Message, single
+from tests.pulsar.entries import Message, marker, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
+from tests.spark.topic_reads import VALUE, columns_of, numbered, rows_of, table, values
 
 pytestmark = pytest.mark.cluster
 
@@ -29,14 +32,17 @@ pytestmark = pytest.mark.cluster
 
 
 def test_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
-    client: Client, topic: StoredTopic, read: Callable
+    client: Client, topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = topic.ledger(numbered(0))
     topic.ledger(numbered(1))
     client.delete(gone)
     with pytest.raises(DataLoss, match=f"ledger {gone} of topic {topic.name} does not exist any more.*startingOffsets"):
         read(VALUE)
+    caplog.clear()
     assert values(read(VALUE, failOnDataLoss=False)) == [b"1"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"ledger {gone} of topic {topic.name} does not exist any more: 1 entry is lost and is left out"
 
 
 def test_ledger_that_is_gone_before_the_start_does_not_count(
@@ -59,24 +65,124 @@ def test_ledger_is_read_to_its_own_end_where_the_list_says_less(topic: StoredTop
     assert values(read(VALUE, minPartitions=4)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_ledger_that_has_fewer_entries_than_its_list_says_is_data_lost(topic: StoredTopic, read: Callable) -> None:
+def test_ledger_that_has_fewer_entries_than_its_list_says_is_data_lost(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
     short = topic.ledger(numbered(0, 1))
     topic.ledger(numbered(2))
-    topic.info.ledgerInfo[0].entries = 3
+    topic.info.ledgerInfo[0].entries = 5
     topic.save()
-    with pytest.raises(DataLoss, match=f"ledger {short}"):
+    with pytest.raises(DataLoss, match=f"ledger {short} of topic {topic.name} ends at entry 1, .*failOnDataLoss=false"):
         read(VALUE)
+    caplog.clear()
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0", b"1", b"2"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"ledger {short} of topic {topic.name} ends at entry 1: 3 entries are lost and are left out"
+    assert values(read(VALUE, failOnDataLoss=False, maxEntriesPerPartition=1)) == [b"0", b"1", b"2"]
+
+
+@pytest.fixture
+def with_transactions(client: Client, topic: StoredTopic) -> Iterator[None]:
+    """The topic may have transactions."""
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+    yield
+    snapshots.delete()
+
+
+def aborted(number: int) -> bytes:
+    return single(Message(b"aborted"), number, txnid_most_bits=0, txnid_least_bits=1)
+
+
+@pytest.mark.usefixtures("with_transactions")
+def test_entries_that_a_listed_ledger_lacks_do_not_hide_transactions(topic: StoredTopic, read: Callable) -> None:
+    short = topic.ledger([aborted(0), *numbered(1)])
+    topic.ledger([aborted(2), marker(22, (0, 1)), *numbered(3)])
+    topic.info.ledgerInfo[0].entries = 5
+    topic.save()
+    with pytest.raises(DataLoss, match=f"ledger {short} of topic {topic.name} ends at entry 1, .*failOnDataLoss=false"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"1", b"3"]
+
+
+@pytest.mark.usefixtures("with_transactions")
+def test_entries_that_bookies_lost_do_not_hide_transactions(client: Client, topic: StoredTopic, read: Callable) -> None:
+    damaged = topic.ledger([aborted(0), *numbered(1)])
+    topic.ledger([aborted(2), marker(22, (0, 1)), *numbered(3)])
+
+    async def claim_more() -> None:
+        ledgers = (await client.asynchronous.context()).ledgers
+        stored = await ledgers.read(damaged)
+        await ledgers.write(damaged, replace(stored.metadata, last_entry=3), stored.version)
+
+    run(claim_more)
+    with pytest.raises(DataLoss, match=f"^topic {topic.name}, message {damaged}:2: .*failOnDataLoss=false"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"1", b"3"]
+
+
+def test_ledger_before_the_start_that_has_fewer_entries_than_listed_does_not_count(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task may look back into it for chunks."""
+    topic.ledger(numbered(0))
+    start = topic.ledger(numbered(1))
+    topic.info.ledgerInfo[0].entries = 5
+    topic.save()
+    assert values(read(VALUE, startingOffsets=f"{start}:0")) == [b"1"]
+    assert values(read(VALUE, startingOffsets=f"{start}:0", failOnDataLoss=False)) == [b"1"]
+    assert not any("lost" in record.message for record in caplog.records)
+
+
+def test_column_that_the_topic_lacks_is_refused_when_the_read_is_planned(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    StoredTopic(client, f"{topic.name}-x")
+    topic.ledger(numbered(0))
+    for columns, words in (
+        ("valeu binary", "'valeu' is not in topic"),
+        ("value date", "cannot be date32"),
+    ):
+        given = SourceOptions.parse({"uri": cluster.uri, "topics": f"{topic.name},{topic.name}-x"})
+        with pytest.raises(ConfigurationError, match=words):
+            TopicReader(columns_of(columns), given).partitions()
+        given = SourceOptions.parse({"uri": cluster.uri, "topic": f"{topic.name}-x"})
+        assert TopicReader(columns_of(columns), given).partitions() == [], "it may get a schema with its first message"
+
+
+def test_entry_that_bookies_lost_is_named_as_a_message_of_its_topic(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = topic.ledger(numbered(0, 1))
+
+    def read(**options: str) -> list[bytes]:
+        given = SourceOptions.parse({"uri": cluster.uri, "topic": str(topic.name), **options})
+        reader = TopicReader(columns_of(VALUE), given)
+        (task,) = reader.partitions()
+        task.reads = tuple(replace(each, end_entry=4) for each in task.reads)
+        return [value for rows in reader.read(task) for value in rows["value"].to_pylist()]
+
+    place = f"topic {topic.name}, message {ledger}:2"
+    with pytest.raises(DataLoss, match=f"^{place}: .*failOnDataLoss=false"):
+        read()
+    caplog.clear()
+    assert read(failOnDataLoss="false") == [b"0", b"1"]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"{place}: entries 2-3 of ledger {ledger} are gone and are left out"
 
 
 def test_open_ledger_that_is_listed_and_gone_is_data_lost_of_the_topic(
-    client: Client, topic: StoredTopic, read: Callable
+    client: Client, topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic.ledger(numbered(0))
     gone = topic.ledger(numbered(1), is_open=True)
     client.delete(gone)
-    with pytest.raises(DataLoss, match=f"ledger {gone} of topic {topic.name} does not exist any more"):
+    lost = f"ledger {gone} of topic {topic.name} does not exist any more"
+    with pytest.raises(DataLoss, match=lost):
         read(VALUE)
+    caplog.clear()
     assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
+    assert [lost in record.message for record in caplog.records].count(True) == 1
 
 
 def test_warning_of_entries_that_are_not_confirmed_names_what_brokers_must_set(

@@ -24,13 +24,16 @@ def columns_of(text: str) -> StructType:
     return schema
 
 
-def rows_of(uri: str, topic: object, columns: str | None = None, /, **options: object) -> list[dict[str, Any]]:
+def rows_of(
+    uri: str, topic: object, columns: str | StructType | None = None, /, **options: object
+) -> list[dict[str, Any]]:
     """Return the rows of a batch read of a topic, or of those that the options name instead."""
     given = {"uri": uri} | {name: str(value) for name, value in options.items()}
     if not given.keys() & {"topics", "topicsPattern"}:
         given.setdefault("topic", str(topic))
     parsed = SourceOptions.parse(given)
-    schema = topics_schema(parsed) if columns is None else columns_of(columns)
+    schema = columns_of(columns) if isinstance(columns, str) else columns
+    schema = topics_schema(parsed) if schema is None else schema
     reader = TopicReader(schema, parsed)
     return [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
 

@@ -122,7 +122,7 @@ class ArrowDecoder(Decoder):
         check_conversions(
             (column, field.type) for column, field in zip(found, self.schema) if column.type != field.type
         )
-        columns = [check_nulls(_converted(column, field.type), field) for column, field in zip(found, self.schema)]
+        columns = [check_nulls(_converted(column, field), field) for column, field in zip(found, self.schema)]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     @cached_property
@@ -191,13 +191,17 @@ def _check_type(found: pa.DataType, field: pa.Field, *, is_whole: bool) -> None:
         raise BeyondInferredError(member)
 
 
-def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type == kind:
+def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.type == field.type:
         return column
+    stored = column.type
     if is_finer_than_spark(column.type):
         # pandas has nanoseconds; Spark's times end at the microsecond.
         column = column.cast(in_microseconds(column.type), safe=False)
-    return column.cast(kind)
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise ValueError(f"column '{field.name}' is {stored}, and {field.type} is expected ({error})") from None
 
 
 def _remedy(found: pa.DataType, wanted: pa.DataType) -> str:
