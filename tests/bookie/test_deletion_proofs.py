@@ -340,6 +340,27 @@ def test_z10_ledgers_that_the_brake_holds_go_when_they_are_missing_in_many_passe
     bench.store.close()
 
 
+@pytest.mark.parametrize(("passes", "dropped"), [(2 * PASSES, 0), (2 * PASSES + 1, 50)])
+def test_z10_ledgers_that_a_direct_read_finds_get_the_whole_time_again(
+    tmp_path: Path, passes: int, dropped: int
+) -> None:
+    """A listing misses ledgers that exist, and they are deleted just after they were found."""
+    bench = with_ledgers(tmp_path, 60)
+    bench.cluster.unlisted = set(range(50))
+    listings = 0
+
+    def delete_after_the_reads() -> None:
+        nonlocal listings
+        listings += 1
+        if listings == PASSES + 1:
+            assert bench.cluster.direct_reads == list(range(50))
+            bench.delete(*range(50))
+
+    bench.cluster.before_listing = delete_after_the_reads
+    assert bench.collect_in_passes(passes).dropped_ledgers == dropped
+    bench.store.close()
+
+
 def test_z10_restart_gives_the_operator_the_whole_time_again(tmp_path: Path) -> None:
     """An operator who restores metadata restarts bookies, and may have taken the wrong backup."""
     bench = with_ledgers(tmp_path, 60)
