@@ -19,6 +19,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
+from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.gc import gc_policy
 from bookie_service.gc.collection_options import CollectionOptions
@@ -324,6 +325,21 @@ def test_fences_of_ledgers_without_entries_do_not_hold_the_brake() -> None:
     assert report.kept_because == ""
     assert report.dropped_ledgers >= 15
     assert twin.store.index.ledger_ids().tolist() == list(range(16, 101))
+
+
+def test_z10_ledgers_without_entries_do_not_loosen_the_brake(tmp_path: Path) -> None:
+    """Any client can make a bookie know such ledgers, so a share of them must not allow a mass deletion."""
+    bench = with_ledgers(tmp_path, 60)
+    fenced = range(1000, 1400)
+    for ledger_id in fenced:
+        bench.store.fence(bench.store.create_ledger(ledger_id, master_key(b"")))
+    bench.cluster.existing.update(fenced)
+    bench.flush()
+    bench.delete(*range(30))
+    report = bench.collect()
+    assert report.dropped_ledgers == 0
+    assert "30 of 60 ledgers of this bookie with entries" in report.kept_because
+    bench.store.close()
 
 
 def test_z10_ledgers_that_the_brake_holds_go_when_they_are_missing_in_many_passes(tmp_path: Path) -> None:
