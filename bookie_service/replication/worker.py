@@ -304,6 +304,11 @@ class ReplicationWorker:
             self._deferred.pop(next(iter(self._deferred)))
         self._deferred[ledger_id] = known
 
+    def failing(self, ledger_ids: Collection[int]) -> frozenset[int]:
+        """Return those of these ledgers whose repair failed when it was last tried."""
+        deferred = self._deferred
+        return frozenset(id for id in ledger_ids if id in deferred and deferred[id].error is not None)
+
     def raise_failure(self, ledger_ids: Collection[int]) -> None:
         """Raise the error of one of these ledgers if each of them has failed `FAILURES_REPORTED` times."""
         errors = []
