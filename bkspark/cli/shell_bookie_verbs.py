@@ -29,8 +29,11 @@ def _entry_log(shell: Shell, word: str) -> str:
 
 
 def _numbered(word: str, suffix: str, directories: Callable[[], Sequence[Path]]) -> str:
-    """Return the file of a number or a name: Apache's numbers are decimal, names of files hexadecimal."""
-    if Path(word).exists():
+    """Return the file of a number or a name: Apache's numbers are decimal, names of files hexadecimal.
+
+    As with Apache's shell, a word of digits is a number, even if a file in the working directory has this name.
+    """
+    if not word.isdecimal() and Path(word).exists():
         return word
     for directory in directories():
         for path in directory.glob(f"*{suffix}"):

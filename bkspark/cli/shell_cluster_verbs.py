@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, renamed_bookie, required
 from bkspark.ids import parse_host_port
+from bkspark.metadata.uri import MetadataUri
 from bkspark.net.host_names import host_name
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def format_cluster(shell: Shell, options: Options) -> int:
 
 def nuke(shell: Shell, options: Options) -> int:
     root = required(options.zkledgersrootpath, "zkledgersrootpath")
-    if not shell.cluster_uri().endswith(root):
-        raise Failure(f"the root {root} is not that of {shell.cluster_uri()}")
+    uri = shell.cluster_uri()
+    if MetadataUri.parse(uri).root != root:
+        raise Failure(f"the root {root!r:.200} is not that of {uri}")
     if options.force:
         return shell.cluster("cluster", "remove", "--force")
     return shell.cluster("cluster", "remove", "--instance", required(options.instanceid, "instanceid"))
