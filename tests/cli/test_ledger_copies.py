@@ -124,6 +124,29 @@ def test_copies_are_located_read_one_by_one_and_repaired(
         assert [each["bookie"] for each in after["copies"]] == [ensemble[0], other.id, ensemble[2]]
 
 
+def test_open_ledger_whose_end_is_not_known_is_not_called_complete(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without any bookie, `locate` said that nothing was missing, and `read --bookie` printed nothing: both with 0."""
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
+        console = Console(cluster.uri, monkeypatch, capfd)
+        with Client(cluster.uri) as client:
+            writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            for number in range(3):
+                writer.append(b"entry %d" % number)
+            ledger_id = writer.ledger_id
+            writer.abandon()
+        # The last entry is not confirmed yet.
+        assert [each["expected"] for each in console.json("ledger", "locate", ledger_id)["copies"]] == [2, 2]
+        for each in cluster.bookies:
+            each.kill()
+        found = console.records_of(1, "ledger", "locate", ledger_id)
+        assert found["complete"] is False
+        assert {each["bookie"] for each in found["copies"]} == {each.id for each in cluster.bookies}
+        assert all("cannot be reached" in each["problem"] for each in found["copies"])
+        assert console.fails(1, "ledger", "read", ledger_id, "--bookie", cluster.bookies[0].id).out == ""
+
+
 def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tmp_path: Path) -> None:
     with Client(cluster.uri, password=b"s3cret") as client:
         with client.create() as writer:
