@@ -113,12 +113,16 @@ def test_directories_that_another_bookie_reports_are_not_shown(
     with child.running():
         store.start()
         try:
-            address = BookieAddress("127.0.0.1", child.port, http=("127.0.0.1", child.facts["http_port"]))
+            http = ("127.0.0.1", child.facts["http_port"])
+            address = BookieAddress("127.0.0.1", child.port, {"bkspark.version": "0.1.0"}, http)
             store.create(f"{root}/available/{other}", encode(address), ephemeral=True)
             console = Console(uri, monkeypatch, capfd)
             bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
             assert bookies[other]["reachable"], "its HTTP server is asked"
             assert bookies[other]["directories"] == []
+            rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
+            assert rows[other]["problem"].endswith(f" is the HTTP server of bookie {child.id}")
+            assert (rows[other]["disk"], rows[child.id]["problem"]) == (None, "")
             directories = [each["directory"] for each in bookies[child.id]["directories"]]
             assert {str(tmp_path / "bookie" / kind) for kind in ("journal", "ledgers")} == set(directories)
         finally:
