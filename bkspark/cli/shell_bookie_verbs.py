@@ -206,6 +206,9 @@ def _locked(directories: Iterable[Path]) -> Iterator[None]:
 
 
 def update_cookie(shell: Shell, options: Options) -> int:
+    given = (options.bookieId is not None, options.expandstorage, options.list, options.delete is not None)
+    if sum(given) != 1:
+        raise Failure("one and only one of -bookieId, -expandstorage, -list and -delete must be given")
     if options.list:
         return shell.cluster("cookie", "show", shell.local_bookie())
     if options.delete is not None:
@@ -217,9 +220,7 @@ def update_cookie(shell: Shell, options: Options) -> int:
         return shell.cluster("cookie", "delete", shell.local_bookie())
     if options.bookieId is not None:
         return _rename_cookie(shell, options.bookieId)
-    if options.expandstorage:
-        return _expand_storage(shell)
-    raise Failure("one of -bookieId, -expandstorage, -list and -delete must be given")
+    return _expand_storage(shell)
 
 
 def _rename_cookie(shell: Shell, kind: str) -> int:
