@@ -146,7 +146,7 @@ class Guard:
         except web.HTTPRedirection:
             raise
         except web.HTTPException as error:
-            return _problem(request, error.status, error.text or error.reason)
+            return _problem(request, error.status, _reason(error))
         except Forbidden as error:
             return _problem(request, HTTPStatus.FORBIDDEN, str(error))
 
@@ -284,6 +284,16 @@ class PeersErrors(logging.Filter):
         """Return whether a line is written: not if it is about such a request."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, (HttpProcessingError, web.RequestPayloadError))
+
+
+def _reason(error: web.HTTPException) -> str:
+    """Return why a request is refused: aiohttp's own texts only repeat the status."""
+    text = error.text or ""
+    if text != f"{error.status}: {error.reason}":
+        return text or error.reason
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"this page answers {', '.join(sorted(error.allowed_methods))}, not {error.method}"
+    return "there is no such page" if error.status == HTTPStatus.NOT_FOUND else error.reason
 
 
 def _problem(request: web.Request, status: int, reason: str) -> web.Response:
