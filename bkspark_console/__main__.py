@@ -17,6 +17,7 @@ from aiohttp import web
 from bkspark.cli import console
 from bkspark.cli.arguments import USAGE, Parser, client_net, client_zookeeper, cluster_uri, ledger_password
 from bkspark.cli.bookie_http import BookieHttpAccess, http_access
+from bkspark.cli.console_limits import ConsoleLimits, limits_of
 from bkspark.cli.output import print_json
 from bkspark.client import Client, EncryptionOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
@@ -30,7 +31,6 @@ from bkspark_console.connections import OpenConnections
 from bkspark_console.guard import PeersErrors
 from bkspark_console.server import ConsoleOptions, application
 
-HANDSHAKE_S, HANDSHAKES_MAX = 10.0, 32
 _TLS_OPTIONS = (
     ("tlsKeyStorePasswordPath", "--tls-password-file"),
     ("tlsKeyStore", "--tls-key"),
@@ -62,6 +62,7 @@ def main() -> int:
             frozenset(name.lower() for name in (*arguments.allow_host, arguments.host)),
             arguments.session_idle,
             arguments.session_time,
+            limits=limits_of(arguments),
         )
         http = http_access(arguments)
         password = ledger_password(arguments)
@@ -144,12 +145,13 @@ async def _serve(
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
     async with Client(options.uri, password=password, net=net, zookeeper=zookeeper, encryption=encryption) as client:
         await (await client.context()).ledgers.manager()
-        connections = OpenConnections()
+        connections = OpenConnections(options.limits)
         app = application(client, options, password, http, connections)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            async with _listening(runner, connections, arguments.host, arguments.port, context) as bound:
+            gate = _gate(context, options.limits)
+            async with _listening(runner, connections, arguments.host, arguments.port, gate) as bound:
                 host, scheme = arguments.host, "http" if context is None else "https"
                 url = f"{scheme}://[{host}]:{bound}/" if ":" in host else f"{scheme}://{host}:{bound}/"
                 if arguments.json:
@@ -161,14 +163,17 @@ async def _serve(
             await runner.cleanup()
 
 
+def _gate(context: TlsContext | None, limits: ConsoleLimits) -> TlsGate | None:
+    return None if context is None else TlsGate(context, limits.handshake_s, limits.handshakes)
+
+
 @asynccontextmanager
 async def _listening(
-    runner: web.AppRunner, connections: OpenConnections, host: str, port: int, context: TlsContext | None
+    runner: web.AppRunner, connections: OpenConnections, host: str, port: int, gate: TlsGate | None
 ) -> AsyncIterator[int]:
     """Accept connections inside the context, which yields the port. Raises ConfigurationError."""
     server = runner.server
     assert server is not None, "the runner is set up"
-    gate = None if context is None else TlsGate(context, HANDSHAKE_S, HANDSHAKES_MAX)
 
     def connection() -> asyncio.Protocol:
         return connections.guarded(server())

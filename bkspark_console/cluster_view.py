@@ -243,6 +243,11 @@ class ClusterView:
         """Scrape all bookies once. Raises MetadataError."""
         registry = (await self.client.context()).registry
         origins = await self.origins()
+        if len(set(origins.values())) < len(origins):
+            # A bookie that died may still be registered with an address that another one has now.
+            facts = await self.all_http_facts()
+            others = {bookie for bookie, each in facts.items() if each.is_of_another}
+            origins = {bookie: origin for bookie, origin in origins.items() if bookie not in others}
 
         async def scrape(bookie: str, origin: str) -> BookieSample | None:
             try:

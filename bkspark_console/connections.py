@@ -14,18 +14,20 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from bkspark.cli.console_limits import ConsoleLimits
+
 logger = logging.getLogger(__name__)
 
-IDLE_S = 30.0
-CONNECTIONS_MAX = 256
+LIMITS = web.AppKey("LIMITS", ConsoleLimits)
+"""The limits of an application."""
 
 
 class OpenConnections:
     """The connections of one listener. For one event loop."""
 
-    def __init__(self, idle_s: float = IDLE_S, connections_max: int = CONNECTIONS_MAX) -> None:
-        self._idle_s = idle_s
-        self._connections_max = connections_max
+    def __init__(self, limits: ConsoleLimits) -> None:
+        self._idle_s = limits.idle_s
+        self._connections_max = limits.connections
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
         """Connections that have been admitted and have not ended."""
 

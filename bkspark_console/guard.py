@@ -42,6 +42,7 @@ from bkspark.security.roles import Role
 from bkspark.security.web import authority_of, is_foreign, is_foreign_part, is_known_host
 from bkspark_console.access import Forbidden, check_role, role_for
 from bkspark_console.bookie_http import BookieHttpError
+from bkspark_console.connections import LIMITS
 from bkspark_console.parameters import BadParameter
 from bkspark_console.render import render
 from bkspark_console.sessions import Sessions, is_identity
@@ -52,8 +53,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
-FORM_S = 15.0
-"""For how long a form may come."""
 _OPEN_PATHS = ("/sign-in", "/sign-out", "/static/", "/healthz")
 """Paths that are served without signing in."""
 LIVE_UPDATE = "X-Live-Update"
@@ -147,7 +146,7 @@ class Guard:
         except web.HTTPRedirection:
             raise
         except web.HTTPException as error:
-            return _problem(request, error.status, error.text or error.reason)
+            return _problem(request, error.status, _reason(error))
         except Forbidden as error:
             return _problem(request, HTTPStatus.FORBIDDEN, str(error))
 
@@ -263,11 +262,12 @@ async def _form(request: web.Request) -> Mapping[str, object]:
     """Return the fields of a form. Raises HTTPException if it cannot be read as a form."""
     if request.content_type != FORM:
         raise web.HTTPUnsupportedMediaType(text=f"a form must have the content type {FORM}")
+    form_s = request.app[LIMITS].form_s
     try:
-        async with asyncio.timeout(FORM_S):
+        async with asyncio.timeout(form_s):
             return await request.post()
     except TimeoutError:
-        raise web.HTTPRequestTimeout(text=f"this form did not come within {FORM_S:g} s") from None
+        raise web.HTTPRequestTimeout(text=f"this form did not come within {form_s:g} s") from None
     except ConnectionError:
         raise web.HTTPBadRequest(text="the connection ended before this form had come") from None
     except (ValueError, LookupError, web.RequestPayloadError):
@@ -284,6 +284,16 @@ class PeersErrors(logging.Filter):
         """Return whether a line is written: not if it is about such a request."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, (HttpProcessingError, web.RequestPayloadError))
+
+
+def _reason(error: web.HTTPException) -> str:
+    """Return why a request is refused: aiohttp's own texts only repeat the status."""
+    text = error.text or ""
+    if text != f"{error.status}: {error.reason}":
+        return text or error.reason
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"this page answers {', '.join(sorted(error.allowed_methods))}, not {error.method}"
+    return "there is no such page" if error.status == HTTPStatus.NOT_FOUND else error.reason
 
 
 def _problem(request: web.Request, status: int, reason: str) -> web.Response:

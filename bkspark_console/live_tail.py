@@ -1,7 +1,7 @@
 """Entries of a ledger or of a log as they come, as server-sent events.
 
 Each event is JSON with the entry as text of limited length. A browser that does not read in time delays only its own
-stream. At most TAILS_MAX streams run at a time.
+stream. The number of streams that run at a time is limited (`ConsoleLimits.tails`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from aiohttp import web
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
+from bkspark_console.connections import LIMITS
 from bkspark_console.payloads import shown_in
 
-TAILS_MAX = 20
 BEAT_S = 15.0
 """If no entry comes for this long, a comment is sent, because proxies and browsers close silent streams."""
 BATCH_SHOWN_MAX = 200
@@ -30,11 +30,11 @@ async def stream(request: web.Request, batches: AsyncIterator[EntryBatch], paylo
     """Send entries until the browser leaves, or until the ledger is closed and all entries were sent.
 
     Raises:
-        HTTPServiceUnavailable: TAILS_MAX streams run already.
+        HTTPServiceUnavailable: too many streams run already.
     """
     tails = request.app[TAILS]
     if tails.locked():
-        raise web.HTTPServiceUnavailable(text=f"{TAILS_MAX} live tails run already; close one")
+        raise web.HTTPServiceUnavailable(text=f"{request.app[LIMITS].tails} live tails run already; close one")
     async with tails:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         response.headers["X-Accel-Buffering"] = "no"

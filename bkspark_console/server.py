@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from bkspark.cli.bookie_http import BookieHttpAccess
 from bkspark.cli.console import SESSION_IDLE_S, SESSION_S
+from bkspark.cli.console_limits import ConsoleLimits
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError
 from bkspark.security.access_file import AccessFile
@@ -19,10 +20,10 @@ from bkspark_console.access import ACTIONS, VIEW
 from bkspark_console.actions import Actions
 from bkspark_console.bookie_http import BookieHttp
 from bkspark_console.cluster_view import ClusterView
-from bkspark_console.connections import OpenConnections
+from bkspark_console.connections import LIMITS, OpenConnections
 from bkspark_console.guard import Guard
 from bkspark_console.history import SAMPLE_S
-from bkspark_console.live_tail import TAILS, TAILS_MAX
+from bkspark_console.live_tail import TAILS
 from bkspark_console.pages import audit, bookies, ledgers, logs, operations, overview, repair, slow
 from bkspark_console.pages.ledgers import PASSWORD
 from bkspark_console.render import CLUSTER_NAME, STATIC, TEMPLATES, environment
@@ -46,6 +47,7 @@ class ConsoleOptions:
     session_idle_s: float = SESSION_IDLE_S
     session_s: float = SESSION_S
     sample_s: float = SAMPLE_S
+    limits: ConsoleLimits = field(default_factory=ConsoleLimits)
 
     def __repr__(self) -> str:
         return f"ConsoleOptions({self.uri})"
@@ -60,7 +62,8 @@ def application(
     view = ClusterView(client, BookieHttp(http))
     app[VIEW] = view
     app[ACTIONS] = Actions(view)
-    app[TAILS] = asyncio.Semaphore(TAILS_MAX)
+    app[LIMITS] = options.limits
+    app[TAILS] = asyncio.Semaphore(options.limits.tails)
     app[PASSWORD] = password
     app[TEMPLATES] = environment()
     app[CLUSTER_NAME] = options.uri

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
-from bkspark.ids import DIGESTS, check_bookie_id
+from bkspark.ids import DIGESTS, LOG_NAME_RULE, check_bookie_id, is_log_name
 from bkspark.secret_files import (
     ENCRYPTION_KEY_FILE_VARIABLE,
     PASSWORD_FILE_VARIABLE,
@@ -275,6 +275,13 @@ def bookie_id(text: str) -> str:
         return check_bookie_id(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def log_name(text: str) -> str:
+    """An argparse type: the name of a log."""
+    if not is_log_name(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not the name of a log: {LOG_NAME_RULE}")
+    return text
 
 
 def positive(text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri, positive
@@ -95,6 +96,4 @@ async def _latest(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def _when(at_ms: object) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(int(str(at_ms)) / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(str(at_ms)) / 1000))

@@ -161,13 +161,19 @@ def endpoints(arguments: argparse.Namespace) -> int:
         return found
 
     address = _with_client(arguments, read)
-    found = [{"id": "bookie", "protocol": "bookie-rpc", "host": address.host, "port": address.port}]
+    extensions = list(address.extensions)
+    found: list[dict[str, Any]] = [
+        {"id": "bookie", "protocol": "bookie-rpc", "host": address.host, "port": address.port, "extensions": extensions}
+    ]
     if address.http is not None:
-        found.append({"id": "httpserver", "protocol": "http", "host": address.http[0], "port": address.http[1]})
+        host, port = address.http
+        extensions = ["tls"] if address.http_tls else []
+        found.append({"id": "httpserver", "protocol": "http", "host": host, "port": port, "extensions": extensions})
     if arguments.json:
         print_json({"bookie": arguments.bookie, "endpoints": found, "properties": address.properties})
     else:
-        print_table(["endpoint", "protocol", "host", "port"], [tuple(each.values()) for each in found])
+        columns = ["endpoint", "protocol", "host", "port", "extensions"]
+        print_table(columns, [tuple(each.values()) for each in found])
         print_facts(address.properties)
     return 0
 

@@ -17,6 +17,7 @@ from bkspark.cli.arguments import (
     seconds,
 )
 from bkspark.cli.bookie_http import add_http_token
+from bkspark.cli.console_limits import add_limits, words_of
 from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.errors import ConfigurationError
 
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--session-time", type=seconds, default=SESSION_S, metavar="SECONDS", help="default: %(default)g"
     )
+    add_limits(parser)
     parser.add_argument(
         "--allow-host",
         action="append",
@@ -94,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, option.replace("-", "_"))
         command += [] if value is None else [f"--{option}", value]
     command += ["--session-idle", str(arguments.session_idle), "--session-time", str(arguments.session_time)]
+    command += words_of(arguments)
     command += [] if arguments.client_config is None else ["--client-config", arguments.client_config]
     for name in arguments.allow_host:
         command += ["--allow-host", name]

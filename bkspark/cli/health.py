@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
+from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri
 from bkspark.cli.output import human_bytes, print_json
 from bkspark.errors import ConfigurationError
 
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--can-stop",
         action=_Once,
+        type=bookie_id,
         metavar="ID",
         help="print whether this bookie may be stopped now; reads the metadata of all ledgers",
     )

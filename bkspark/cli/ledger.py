@@ -127,6 +127,9 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="read only the copies of this bookie; skip entries that it lacks",
     )
+    parser.add_argument(
+        "--if-exists", action="store_true", help="print the entries of A to B that there are, even if there are none"
+    )
     tail = parser.add_mutually_exclusive_group()
     tail.add_argument(
         "--unconfirmed", action="store_true", help="read beyond the last confirmed entry; such entries may disappear"
@@ -243,7 +246,8 @@ def read(arguments: argparse.Namespace) -> int:
     from bkspark.cli import entry_formats
 
     format_batch = entry_formats.formatter(arguments.format or ("json" if arguments.json else "lines"))
-    if arguments.last_entry is not None and arguments.last_entry < arguments.first_entry:
+    is_empty = arguments.last_entry is not None and arguments.last_entry < arguments.first_entry
+    if is_empty and not arguments.if_exists:
         raise ConfigurationError(f"--from {arguments.first_entry} lies after --to {arguments.last_entry}; swap them")
     with connect(arguments) as client:
         if arguments.bookie is not None:
@@ -263,27 +267,25 @@ def _present(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[En
     last = reader.last_unconfirmed if arguments.unconfirmed else reader.last_entry
     for option, entry in (("--from", arguments.first_entry), ("--to", arguments.last_entry)):
         # Reading an empty ledger from entry 0 on is not an error.
-        if entry and entry > last:
+        if entry and entry > last and not arguments.if_exists:
             raise ConfigurationError(
                 f"{option} {entry} lies after the last {'held' if arguments.unconfirmed else 'confirmed'} entry of "
                 f"ledger {arguments.ledger}, {last}; choose an entry of 0 to {last}, or --follow to wait for it"
             )
     end_entry = last + 1 if arguments.last_entry is None else min(arguments.last_entry, last) + 1
+    if end_entry <= arguments.first_entry:
+        return iter(())
     return reader.batches(arguments.first_entry, end_entry, unconfirmed=arguments.unconfirmed)
 
 
 def _copies(client: Client, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
     """Return the entries of one bookie's copy."""
-    from bkspark.blocking import run
+    from bkspark.blocking.loop import iterate
 
-    first, last = arguments.first_entry, arguments.last_entry
-
-    async def read_all() -> list[EntryBatch]:
-        password = ledger_password(arguments)
-        copies = ledger_copies.copies_at(client.asynchronous, arguments.ledger, arguments.bookie, first, last, password)
-        return [batch async for batch in copies]
-
-    return iter(run(read_all))
+    first, last, password = arguments.first_entry, arguments.last_entry, ledger_password(arguments)
+    return iterate(
+        lambda: ledger_copies.copies_at(client.asynchronous, arguments.ledger, arguments.bookie, first, last, password)
+    )
 
 
 def _followed(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[EntryBatch]:

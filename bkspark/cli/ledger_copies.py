@@ -66,18 +66,25 @@ async def _located(client: Cluster, ledger_id: int, password: bytes) -> list[dic
     states = await context.registry.states()
     metadata = stored.metadata
     own = password if metadata.password is None else metadata.password
+    fragments, unknown = await _settled(context, ledger_id, metadata, own)
     copies = [
         _Copy(context, ledger_id, metadata, own, fragment, end_entry, slot)
-        for fragment, end_entry in await _settled(context, ledger_id, metadata, own)
+        for fragment, end_entry in fragments
         for slot in range(len(fragment.bookies))
     ]
-    return list(await asyncio.gather(*(copy.record(states.get(copy.bookie)) for copy in copies)))
+    records = list(await asyncio.gather(*(copy.record(states.get(copy.bookie)) for copy in copies)))
+    last = metadata.last_fragment
+    for slot, bookie in enumerate(last.bookies if unknown is not None else ()):
+        copy = _Copy(context, ledger_id, metadata, own, last, last.first_entry, slot)
+        records.append({**await copy.record(states.get(bookie)), "problem": str(unknown)})
+    return records
 
 
 async def _settled(
     context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes
-) -> list[tuple[Fragment, int]]:
-    """Return fragments with the entry after the last that is known to be confirmed."""
+) -> tuple[list[tuple[Fragment, int]], BookKeeperError | None]:
+    """Return fragments with the entry after the last that is known to be confirmed, and why nothing is known of the
+    last fragment, which is then left out."""
     from bkspark.core.copies import settled_fragments
     from bkspark.ledger.reader import last_entries
     from bkspark.wire.digest import EntryDigest
@@ -87,10 +94,10 @@ async def _settled(
         digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
         try:
             confirmed = (await last_entries(context.pool, ledger_id, metadata, digest)).lac + 1
-        except BookKeeperError:
-            confirmed = 0
+        except BookKeeperError as error:
+            return found, error
         found.append((metadata.last_fragment, max(confirmed, metadata.last_fragment.first_entry)))
-    return found
+    return found, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ async def copies_at(
 
     Raises:
         ConfigurationError: the ledger does not name the bookie.
-        BookKeeperError: the bookie cannot be reached.
+        BookKeeperError: the bookie cannot be reached, or it is not known where the open ledger ends.
     """
     from bkspark.core.last_confirmed import LastEntries
     from bkspark.core.metadata import Fragment
@@ -213,7 +220,8 @@ async def copies_at(
     )
     times, encryption = LedgerTimes.of(stored), client.encryption
     reader = LedgerReader(context, ledger_id, alone, own, LastEntries(), times, encryption)
-    for fragment, end_entry in await _settled(context, ledger_id, metadata, own):
+    fragments, unknown = await _settled(context, ledger_id, metadata, own)
+    for fragment, end_entry in fragments:
         if bookie not in fragment.bookies:
             continue
         copy = _Copy(context, ledger_id, metadata, own, fragment, end_entry, fragment.bookies.index(bookie))
@@ -223,6 +231,8 @@ async def copies_at(
             for begin, end in _runs([id for id in held if id not in gone]):
                 async for batch in reader.batches(begin, end, unconfirmed=not metadata.is_closed):
                     yield batch
+    if unknown is not None and bookie in metadata.last_fragment.bookies:
+        raise unknown
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bkspark.cli.arguments import age, bookie_id, not_negative, positive
+from bkspark.cli.arguments import age, bookie_id, log_name, not_negative, positive
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import human_bytes, json_text, print_table
 from bkspark.cli.plans import check_known
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--long", action="store_true", help="state, quorums, size, age, log and bookies of each")
     parser.add_argument("--open", action="store_true", help="only ledgers that are not closed")
     parser.add_argument("--bookie", type=bookie_id, metavar="ID", help="only ledgers that name this bookie")
-    parser.add_argument("--log", metavar="NAME", help="only ledgers of this log")
+    parser.add_argument("--log", type=log_name, metavar="NAME", help="only ledgers of this log")
     parser.add_argument("--if-exists", action="store_true", help="list nothing if there is no such bookie or log")
     parser.add_argument("--older-than", type=age, metavar="TIME", help="only ledgers older than 90s, 30m, 2h, 1d")
     parser.add_argument("--sort", choices=SORTS, default="id", help="by id, largest or oldest first (default: id)")

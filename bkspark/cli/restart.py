@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import shlex
-import subprocess
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -180,7 +179,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
             await stored.set(dataclasses.replace(plan, restart=uuid.uuid4().hex))
         else:
             progress(f"{what}: runs {shlex.join(arguments.command)}")
-            await _run(client, bookie, arguments.command)
+            await _run(client, bookie, arguments.command, arguments.timeout)
         await _until_back(client, bookie, session, arguments.timeout, what)
     except BaseException:
         # A bookie that runs accepts entries again; one that did not come back counts as lost from now on.
@@ -235,8 +234,13 @@ async def _until_back(client: Client, bookie: str, before: int | None, seconds_m
         await asyncio.sleep(POLL_S)
 
 
-async def _run(client: Client, bookie: str, command: Sequence[str]) -> None:
-    """Run the command that restarts a bookie. Raises ConfigurationError, BookKeeperError."""
+async def _run(client: Client, bookie: str, command: Sequence[str], seconds_max: float) -> None:
+    """Run the command that restarts a bookie.
+
+    Raises:
+        Unhealthy: it takes longer than `seconds_max`. It is killed.
+        ConfigurationError, BookKeeperError: it cannot be run, or fails.
+    """
     import asyncio
 
     host, port = await (await client.context()).registry.resolve(bookie)
@@ -245,8 +249,20 @@ async def _run(client: Client, bookie: str, command: Sequence[str]) -> None:
     for name, value in replaced.items():
         words = [word.replace(name, value) for word in words]
     try:
-        done = await asyncio.to_thread(subprocess.run, words, stdin=subprocess.DEVNULL, check=False)
-    except OSError as error:
-        raise ConfigurationError(f"--command {shlex.join(words)} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        raise BookKeeperError(f"{shlex.join(words)} ended with {done.returncode}: bookie {bookie} is not restarted")
+        running = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(f"--command {shlex.join(words)} cannot be run: {why}") from None
+    try:
+        async with asyncio.timeout(seconds_max):
+            code = await running.wait()
+    except TimeoutError:
+        raise Unhealthy(
+            f"{shlex.join(words)} did not end within {seconds_max:g} s, and was killed: look at bookie {bookie}"
+        ) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            running.kill()
+        await running.wait()
+    if code:
+        raise BookKeeperError(f"{shlex.join(words)} ended with {code}: bookie {bookie} is not restarted")

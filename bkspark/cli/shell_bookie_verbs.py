@@ -29,8 +29,11 @@ def _entry_log(shell: Shell, word: str) -> str:
 
 
 def _numbered(word: str, suffix: str, directories: Callable[[], Sequence[Path]]) -> str:
-    """Return the file of a number or a name: Apache's numbers are decimal, names of files hexadecimal."""
-    if Path(word).exists():
+    """Return the file of a number or a name: Apache's numbers are decimal, names of files hexadecimal.
+
+    As with Apache's shell, a word of digits is a number, even if a file in the working directory has this name.
+    """
+    if not word.isdecimal() and Path(word).exists():
         return word
     for directory in directories():
         for path in directory.glob(f"*{suffix}"):
@@ -203,6 +206,9 @@ def _locked(directories: Iterable[Path]) -> Iterator[None]:
 
 
 def update_cookie(shell: Shell, options: Options) -> int:
+    given = (options.bookieId is not None, options.expandstorage, options.list, options.delete is not None)
+    if sum(given) != 1:
+        raise Failure("one and only one of -bookieId, -expandstorage, -list and -delete must be given")
     if options.list:
         return shell.cluster("cookie", "show", shell.local_bookie())
     if options.delete is not None:
@@ -214,9 +220,7 @@ def update_cookie(shell: Shell, options: Options) -> int:
         return shell.cluster("cookie", "delete", shell.local_bookie())
     if options.bookieId is not None:
         return _rename_cookie(shell, options.bookieId)
-    if options.expandstorage:
-        return _expand_storage(shell)
-    raise Failure("one of -bookieId, -expandstorage, -list and -delete must be given")
+    return _expand_storage(shell)
 
 
 def _rename_cookie(shell: Shell, kind: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, renamed_bookie, required
 from bkspark.ids import parse_host_port
+from bkspark.metadata.uri import MetadataUri
 from bkspark.net.host_names import host_name
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def format_cluster(shell: Shell, options: Options) -> int:
 
 def nuke(shell: Shell, options: Options) -> int:
     root = required(options.zkledgersrootpath, "zkledgersrootpath")
-    if not shell.cluster_uri().endswith(root):
-        raise Failure(f"the root {root} is not that of {shell.cluster_uri()}")
+    uri = shell.cluster_uri()
+    if MetadataUri.parse(uri).root != root:
+        raise Failure(f"the root {root!r:.200} is not that of {uri}")
     if options.force:
         return shell.cluster("cluster", "remove", "--force")
     return shell.cluster("cluster", "remove", "--instance", required(options.instanceid, "instanceid"))
@@ -104,6 +106,8 @@ def ledger_metadata(shell: Shell, options: Options) -> int:
     ledger = shell.ledger_id(required(options.ledgerid, "ledgerid"))
     if options.dumptofile:
         return shell.cluster("ledger", "dump", ledger, options.dumptofile)
+    if options.update and not options.restorefromfile:
+        raise Failure("-update needs -restorefromfile, the file to update the metadata from")
     if options.restorefromfile:
         words = ["--update"] if options.update else []
         return shell.cluster("ledger", "restore", ledger, options.restorefromfile, *words)
@@ -117,7 +121,8 @@ def read_ledger(shell: Shell, options: Options) -> int:
     words += ["--recover"] if options.force_recovery else []
     words += ["--bookie", options.bookie] if options.bookie else []
     shown = {"string": "lines", "hex": "hex"}[shell.entry_format] if options.msg else "ids"
-    return shell.cluster(*words, "--format", shown)
+    # Apache's shell shows the entries that there are.
+    return shell.cluster(*words, "--if-exists", "--format", shown)
 
 
 def delete_ledger(shell: Shell, options: Options) -> int:
@@ -281,16 +286,26 @@ async def _forget_checks(uri: str, zookeeper: ZooKeeperOptions, checks: Sequence
 
 def rename_bookie(shell: Shell, options: Options) -> int:
     source, target = required(options.srcBookie, "srcBookie"), required(options.destBookie, "destBookie")
+    _check_pace(options)
     return _rename(shell, source, target, options.limit)
 
 
 def update_ledgers(shell: Shell, options: Options) -> int:
     """Name the configured bookie by its IP address instead of its host name in all ledgers, or the other way round."""
+    _check_pace(options)
     renamed = renamed_bookie(shell, required(options.bookieId, "bookieId"))
     return 0 if renamed is None else _rename(shell, renamed.old, renamed.new, options.limit)
 
 
+def _check_pace(options: Options) -> None:
+    """Raise Failure if a number of an option is not above 0, as Apache's shell does."""
+    for name in ("limit", "updatespersec", "maxOutstandingReads"):
+        text = getattr(options, name) or "1"
+        if text.removeprefix("-").isdecimal() and int(text) <= 0:
+            raise Failure(f"-{name} {text!r:.40} is not a number above 0")
+
+
 def _rename(shell: Shell, source: str, target: str, limit: str | None) -> int:
     # Apache's verbs end with 0 if there is no such bookie.
-    limits = ["--limit", limit] if limit not in (None, "-1") else []
+    limits = [] if limit is None else ["--limit", limit]
     return shell.cluster("cluster", "rename", source, target, "--if-exists", *limits)

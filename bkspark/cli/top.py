@@ -21,6 +21,7 @@ from bkspark.cli.bookie_http import BookieHttpAccess, add_http_token, http_acces
 from bkspark.cli.output import print_json
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, render
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.one_line import one_line
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -32,6 +33,8 @@ LEDGERS_AT_ONCE = 64
 KEYS_S = 0.1
 WIDTH, HEIGHT = 120, 40
 """The size of what `--once` prints."""
+OWNER_MAX = 100
+"""At most this many characters of the id that another bookie reports are shown."""
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
@@ -183,6 +186,8 @@ class Watch:
         self._http = http_access(self.arguments)
         """Asks bookies' HTTP servers. Constant."""
 
+    _asked: set[tuple[str, str]] = field(default_factory=set)
+    """Bookies, each with the origin of its HTTP server, which did not say that it belongs to another one."""
     _ledgers_before: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     """When each ledger was last looked at, its last entry and its length."""
 
@@ -243,10 +248,24 @@ class Watch:
         problem = http_problem(address, where)
         if address is None or problem:
             return BookieRow(bookie, state, version=version, problem=problem)
-        body = await self._http.fetch(f"{http_origin(address, where)}/metrics")
+        origin = http_origin(address, where)
+        owner = await self._owner(bookie, origin) if version is not None else bookie
+        if owner != bookie:
+            return BookieRow(bookie, state, version=version, problem=f"{origin} is the HTTP server of bookie {owner}")
+        body = await self._http.fetch(f"{origin}/metrics")
         if body is None:
             return BookieRow(bookie, state, version=version, problem="/metrics does not answer")
         return self._row(bookie, state, version, parse(body.decode(errors="replace")))
+
+    async def _owner(self, bookie: str, origin: str) -> str:
+        """Return the bookie that an HTTP server belongs to; `bookie` if it does not say. It is asked once."""
+        if (bookie, origin) in self._asked:
+            return bookie
+        found = await self._http.fetch_object(f"{origin}/api/v2/bookie")
+        owner = one_line(str((found or {}).get("id", bookie)))[:OWNER_MAX]
+        if owner == bookie:
+            self._asked.add((bookie, origin))
+        return owner
 
     def _row(self, bookie: str, state: str, version: str | None, metrics: Metrics) -> BookieRow:
         now = _Before(

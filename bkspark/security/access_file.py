@@ -209,5 +209,9 @@ def read_token(path: str | Path, key: str) -> str:
         check_token(token)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"{key}={path}: the file must hold a token alone: {why}") from None
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else why
+        is_shown = not (isinstance(error, FileNotFoundError) and _may_be_a_token(str(path)))
+        raise ConfigurationError(
+            f"{key}={path if is_shown else '***'}: the file must hold a token alone: {why}"
+        ) from None
     return token

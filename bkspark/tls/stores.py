@@ -222,8 +222,9 @@ def _if_missing(path: str | None) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason:
-        return str(error.reason).lower().replace("_", " ")
+    if isinstance(error, ssl.SSLError):
+        # Without a reason there is only OpenSSL's name of the place.
+        return str(error.reason).lower().replace("_", " ") if error.reason else "OpenSSL cannot read it"
     return getattr(error, "strerror", None) or type(error).__name__
 
 

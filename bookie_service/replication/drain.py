@@ -4,7 +4,8 @@ No copy is given up early: a fragment names another bookie only when that one ha
 (`repair`). The bookie is read-only meanwhile, because it follows the plan (`bkspark.metadata.bookie_plans`).
 
 * A drain can be interrupted at any time. Its state is the metadata of the ledgers: those that still name the bookie are
-  left. Running it again continues. Several processes may drain a bookie together, because each ledger has its lock.
+  left. Running it again continues. Several processes may drain a bookie together, because each ledger has its lock;
+  they report to each other (`drain_sharing`).
 * Deleting the plan cancels the drain. What was copied stays where it is, and the bookie takes entries again.
 * The last fragment of an open ledger may still grow. Its writer leaves a read-only bookie at its next entry, and the
   ledger waits until then. With `closes_open` it is fenced and closed after the grace period, as when a bookie is lost.
@@ -33,6 +34,7 @@ from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import CopyBudget
 from bookie_service.replication.drain_plans import check_serves
+from bookie_service.replication.drain_sharing import OtherProcesses, ProcessReport, as_stored, reports_of
 from bookie_service.replication.listing import Listed, read_all
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.recent_rate import RecentRate
@@ -79,7 +81,8 @@ class DrainProgress:
     """How far a drain is.
 
     ledgers, bytes: totals at its beginning.
-    bytes_per_s: the rate of this process in the last minute.
+    copied_bytes: what this process has copied.
+    bytes_per_s: the rate of all processes that drain the bookie, in the last minute.
     seconds_left: for what can be copied now, at that rate. None: unknown, because nothing is being copied, or only
         ledgers are left that wait or are blocked.
     waiting: ledgers that their writers must leave. blocked: why ledgers cannot be moved now. Both name at most
@@ -163,6 +166,11 @@ class Drain:
         self._rate = RecentRate()
         self._copied_bytes = 0
         """How many bytes finished repairs have copied."""
+        self._moved_bytes = 0
+        """How many bytes of the shares in `_left` finished repairs have moved."""
+        self._others = OtherProcesses()
+        self._name = f"{who}-{cluster.tree.session_id:x}"
+        """The name of this process in reports."""
         self._before = DrainProgress()
         """The progress at the last survey, and at first what an earlier run stored. Totals never fall below it."""
         self._unreadable: BookKeeperError | None = None
@@ -203,6 +211,7 @@ class Drain:
         await check_serves(self._cluster, self._bookie)
         plan = await self._plan()
         self._before = progress_of(plan)
+        self._others.look(_now_s(), reports_of(plan.progress, self._name))
         self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         await self._until_read_only()
         moving, watching = asyncio.ensure_future(self._move_all()), asyncio.ensure_future(self._watch())
@@ -216,7 +225,7 @@ class Drain:
                 task.cancel()
             await asyncio.gather(moving, watching, return_exceptions=True)
         with contextlib.suppress(DrainCancelled):
-            await self._store_progress()
+            await self._store_progress(is_last=True)
         if self._unreadable is not None:
             raise self._unreadable
         return self.moved
@@ -236,11 +245,20 @@ class Drain:
             await asyncio.sleep(REPORT_S)
             await self._store_progress()
 
-    async def _store_progress(self) -> None:
-        progress = self.progress()
+    async def _store_progress(self, *, is_last: bool = False) -> None:
+        """`is_last`: this process copies nothing any more."""
+        progress, own = self.progress(), self._own_report()
         self._report(progress)
-        facts = {**dataclasses.asdict(progress), "at_ms": wall_clock_ms(), "by": self._who}
-        plan = await self._plans.update(self._bookie, DRAIN, lambda plan: dataclasses.replace(plan, progress=facts))
+        own = dataclasses.replace(own, bytes_per_s=0) if is_last else own
+        facts = {**dataclasses.asdict(progress), "at_ms": own.at_ms, "by": self._who}
+
+        def reported(plan: BookiePlan) -> BookiePlan:
+            now_s = _now_s()
+            self._others.look(now_s, reports_of(plan.progress, self._name))
+            processes = as_stored({**self._others.kept(now_s), self._name: own})
+            return dataclasses.replace(plan, progress={**facts, **processes})
+
+        plan = await self._plans.update(self._bookie, DRAIN, reported)
         if plan is None:
             raise self._cancelled()
         self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
@@ -249,27 +267,38 @@ class Drain:
         """Return how far the drain is; before the first survey, what an earlier run stored."""
         if not self._is_surveyed:
             return dataclasses.replace(self._before, copied_bytes=0, bytes_per_s=0, seconds_left=None)
-        left = self._left
-        bytes_left = sum(each.bytes_left for each in left.values())
-        copied = self._copied_bytes + sum(each.copied_bytes for each in left.values())
-        rate = self._rate.look(_now_s(), copied)
+        left, others = self._left, self._others
+        # At least one is left: the last one counts as moved when this process has seen that it is.
+        ledgers_left = max(min(1, len(left)), len(left) - others.ledgers)
+        bytes_left = max(0, sum(each.bytes_left for each in left.values()) - others.bytes)
+        rate = self._own_report().bytes_per_s + others.bytes_per_s(_now_s())
         waiting = [id for id, each in left.items() if each.share.is_growing and each.error is None]
         return DrainProgress(
             max(self._before.ledgers, len(left)),
-            len(left),
+            ledgers_left,
             max(self._before.bytes, bytes_left),
             bytes_left,
-            copied,
+            self._all_copied_bytes,
             rate,
-            _seconds_left(left.values(), rate),
+            _seconds_left(left.values(), others.bytes, rate),
             tuple(sorted(waiting)[:REPORTED_MAX]),
             {str(id): str(each.error) for id, each in sorted(left.items())[:REPORTED_MAX] if each.error is not None},
         )
+
+    @property
+    def _all_copied_bytes(self) -> int:
+        return self._copied_bytes + sum(each.copied_bytes for each in self._left.values())
+
+    def _own_report(self) -> ProcessReport:
+        copied = self._all_copied_bytes
+        moved_bytes = self._moved_bytes + sum(min(each.copied_bytes, each.share.bytes) for each in self._left.values())
+        return ProcessReport(self.moved, moved_bytes, self._rate.look(_now_s(), copied), wall_clock_ms())
 
     async def _move_all(self) -> None:
         # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
         while True:
             self._left = await self._survey()
+            self._others.begin_list()
             self._is_surveyed = True
             self._before = self.progress()
             if not self._left:
@@ -320,10 +349,16 @@ class Drain:
                 await store.unlock(ledger_id)
         if ended.outcome is Outcome.GONE or (metadata is not None and not names(metadata, self._bookie)):
             del self._left[ledger_id]
-            self.moved += left.is_named
+            if left.is_named:
+                self.moved += 1
+                self._moved_bytes += left.share.bytes
+            elif ended.outcome is not Outcome.GONE:
+                self._others.found_moved(left.share.bytes)
             return
         if metadata is not None:
-            left.share = share_of(metadata, {self._bookie})
+            share = share_of(metadata, {self._bookie})
+            self._moved_bytes += max(0, left.share.bytes - share.bytes)
+            left.share = share
         left.error = ended.error
         if ended.error is not None:
             left.failures += 1
@@ -416,12 +451,16 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> AsyncIterator[Listed
                 yield ledger_id, metadata
 
 
-def _seconds_left(left: Collection[_Left], rate: int) -> int | None:
-    """Return how long it takes to copy what can be copied now; None: unknown."""
+def _seconds_left(left: Collection[_Left], moved_bytes: int, rate: int) -> int | None:
+    """Return how long it takes to copy what can be copied now; None: unknown.
+
+    Args:
+        moved_bytes: what other processes have moved of `left`.
+    """
     if not left:
         return 0
     movable = [each.bytes_left for each in left if each.is_movable]
-    return sum(movable) // rate if movable and rate else None
+    return max(0, sum(movable) - moved_bytes) // rate if movable and rate else None
 
 
 def _now_s() -> float:

@@ -192,10 +192,14 @@ class _Moving:
         size, size_left = sum(self._sizes.values()), sum(self._sizes[ledger_id] for ledger_id in self.left)
         copied = min(size, size - size_left + _copied_bytes(self._worker) - self._copied)
         rate = self._rate.look(time.monotonic(), copied)
-        left = f", {(size - copied) / rate:.0f} s left" if rate and copied < size else ""
+        failing = self._worker.failing(self.left)
+        # What fails now is not copied, however long it takes.
+        movable = size - copied - sum(self._sizes[ledger_id] for ledger_id in failing)
+        left = f", {movable / rate:.0f} s left" if rate and movable > 0 else ", time left unknown"
+        blocked = f"; {len(failing)} are blocked" if failing else ""
         return (
             f"{done} of {ledgers} ledgers are moved, {copied / _MIB:.1f} of {size / _MIB:.1f} MiB, "
-            f"{rate / _MIB:.1f} MiB/s{left}"
+            f"{rate / _MIB:.1f} MiB/s{left if self.left else ''}{blocked}"
         )
 
 

@@ -43,7 +43,7 @@ class RepairLog:
         self._repaired = self._bytes = 0
         """How many ledgers were repaired since the last line, and how many bytes were copied for them."""
         self._since_s = 0.0
-        """When the first of these repairs ended, by `clock_s`."""
+        """When the first of these repairs began, by `clock_s`."""
 
     def failed(self, ledger_id: int, error: BaseException | None, pause_s: float) -> None:
         """Note a failed repair, which is tried again after a pause."""
@@ -64,11 +64,10 @@ class RepairLog:
         cause.count += 1
         cause.ledger_id, cause.text = ledger_id, text
 
-    def repaired(self, ledger_id: int, copied_bytes: int) -> None:
-        """Note a ledger that was repaired or needed nothing."""
+    def repaired(self, ledger_id: int, copied_bytes: int, began_s: float) -> None:
+        """Note a ledger that was repaired or needed nothing. `began_s`: when its repair began, by `clock_s`."""
         logger.debug("ledger %d is repaired: %d bytes were copied", ledger_id, copied_bytes)
-        if not self._repaired:
-            self._since_s = self._clock_s()
+        self._since_s = min(began_s, self._since_s) if self._repaired else began_s
         self._repaired += 1
         self._bytes += copied_bytes
 

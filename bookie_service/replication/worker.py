@@ -259,13 +259,13 @@ class ReplicationWorker:
         """
         if not await self._store.lock(ledger_id, self._who):
             return False
-        session, copied_before = self._tree.session_id, self.copied_bytes
+        session, began_s = self._tree.session_id, self._now_s()
         try:
             try:
                 work = await self._store.find(ledger_id)
                 if work is None:
                     return False
-                ended, fragment = await self._repaired(work, session)
+                ended, fragment, copied_bytes = await self._repaired(work, session)
             except Exception as error:
                 if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
                     raise
@@ -278,7 +278,7 @@ class ReplicationWorker:
                 return False
             self._deferred.pop(ledger_id, None)
             self.repaired += 1
-            self._log.repaired(ledger_id, self.copied_bytes - copied_before)
+            self._log.repaired(ledger_id, copied_bytes, began_s)
             return await self._store.finish(work)
         finally:
             # The error must not replace a cancellation. The lock ends with the session, or the next `lock` finds that
@@ -304,6 +304,11 @@ class ReplicationWorker:
             self._deferred.pop(next(iter(self._deferred)))
         self._deferred[ledger_id] = known
 
+    def failing(self, ledger_ids: Collection[int]) -> frozenset[int]:
+        """Return those of these ledgers whose repair failed when it was last tried."""
+        deferred = self._deferred
+        return frozenset(id for id in ledger_ids if id in deferred and deferred[id].error is not None)
+
     def raise_failure(self, ledger_ids: Collection[int]) -> None:
         """Raise the error of one of these ledgers if each of them has failed `FAILURES_REPORTED` times."""
         errors = []
@@ -328,8 +333,8 @@ class ReplicationWorker:
 
     # ---- one ledger ----
 
-    async def _repaired(self, work: Underreplicated, session: int) -> tuple[Ended, Fragment | None]:
-        """Return how the repair ended, and the last fragment as it was then."""
+    async def _repaired(self, work: Underreplicated, session: int) -> tuple[Ended, Fragment | None, int]:
+        """Return how the repair ended, the last fragment as it was then, and how many bytes were copied."""
         ledger_id = work.ledger_id
         # Read after the list, so that a bookie that was reported since then does not count as serving.
         candidates = await self._context.watcher.replacements()
@@ -337,7 +342,7 @@ class ReplicationWorker:
         try:
             stored = await self._context.ledgers.read(ledger_id)
         except NoSuchLedger:
-            return Ended(Outcome.GONE), None
+            return Ended(Outcome.GONE), None, 0
         core = RepairCore(
             ledger_id,
             stored.metadata,
@@ -357,12 +362,12 @@ class ReplicationWorker:
             while not isinstance(effect, Ended):
                 if self._tree.session_id != session:
                     error = SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
-                    return Ended(Outcome.DEFERRED, error), None
+                    return Ended(Outcome.DEFERRED, error), None, run.copied_bytes
                 (effect,) = await run.perform(effect)
         finally:
             del self._running[ledger_id]
             self.copied_bytes += run.copied_bytes
-        return effect, core.metadata.last_fragment
+        return effect, core.metadata.last_fragment, run.copied_bytes
 
 
 def _named(metadata: LedgerMetadata) -> Iterator[str]:

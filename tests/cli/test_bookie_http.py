@@ -99,3 +99,32 @@ def test_a_bookie_of_another_host_is_not_shown_by_the_figures_of_the_bookie_here
         finally:
             store.stop()
             store.close()
+
+
+@pytest.mark.cluster
+def test_directories_that_another_bookie_reports_are_not_shown(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """After a move, the HTTP address of a registration may be that of another bookie on the same host."""
+    uri = new_cluster(zookeeper.connect_string, f"another-{tmp_path.name}")
+    child, other = BookieChild(tmp_path / "bookie", uri, **HTTP), "other-bookie:3181"
+    root = re.sub(r"^zk://[^/]*", "", uri)
+    store = KazooClient(zookeeper.connect_string)
+    with child.running():
+        store.start()
+        try:
+            http = ("127.0.0.1", child.facts["http_port"])
+            address = BookieAddress("127.0.0.1", child.port, {"bkspark.version": "0.1.0"}, http)
+            store.create(f"{root}/available/{other}", encode(address), ephemeral=True)
+            console = Console(uri, monkeypatch, capfd)
+            bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
+            assert bookies[other]["reachable"], "its HTTP server is asked"
+            assert bookies[other]["directories"] == []
+            rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
+            assert rows[other]["problem"].endswith(f" is the HTTP server of bookie {child.id}")
+            assert (rows[other]["disk"], rows[child.id]["problem"]) == (None, "")
+            directories = [each["directory"] for each in bookies[child.id]["directories"]]
+            assert {str(tmp_path / "bookie" / kind) for kind in ("journal", "ledgers")} == set(directories)
+        finally:
+            store.stop()
+            store.close()

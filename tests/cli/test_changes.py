@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
+from bkspark.cli import changes, plans
+from bookie_service.admin import live_commands
 from tests.cli.console import Console, assert_one_line
 from tests.cluster import Cluster
 
@@ -111,3 +113,15 @@ def test_a_bookie_that_serves_keeps_its_id(console: Console, cluster: Cluster) -
         assert_one_line(console.fails(2, "cluster", "rename", "gone:1", "gone:1"), "gone:1", "two different ids")
         assert bookie in client.metadata(writer.ledger_id).fragments[0].bookies
     assert len(recorded(console)) == before
+
+
+def test_times_that_commands_print_are_those_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of changes was in UTC, and plans, drains and bookies in local time: no line says which."""
+    try:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        found = {changes._when(1000), plans._when(1000), live_commands.shown("started_ms", 1000)}
+        assert found == {"1970-01-01 09:00:01"}
+    finally:
+        monkeypatch.undo()
+        time.tzset()

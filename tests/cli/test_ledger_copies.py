@@ -7,14 +7,17 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.cli import ledger_listing
+from bkspark.cli import ledger_copies, ledger_listing
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError
 from tests.cli.console import Console
 from tests.cluster import Cluster, GuestCluster
 
@@ -124,6 +127,29 @@ def test_copies_are_located_read_one_by_one_and_repaired(
         assert [each["bookie"] for each in after["copies"]] == [ensemble[0], other.id, ensemble[2]]
 
 
+def test_open_ledger_whose_end_is_not_known_is_not_called_complete(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without any bookie, `locate` said that nothing was missing, and `read --bookie` printed nothing: both with 0."""
+    with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
+        console = Console(cluster.uri, monkeypatch, capfd)
+        with Client(cluster.uri) as client:
+            writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+            for number in range(3):
+                writer.append(b"entry %d" % number)
+            ledger_id = writer.ledger_id
+            writer.abandon()
+        # The last entry is not confirmed yet.
+        assert [each["expected"] for each in console.json("ledger", "locate", ledger_id)["copies"]] == [2, 2]
+        for each in cluster.bookies:
+            each.kill()
+        found = console.records_of(1, "ledger", "locate", ledger_id)
+        assert found["complete"] is False
+        assert {each["bookie"] for each in found["copies"]} == {each.id for each in cluster.bookies}
+        assert all("cannot be reached" in each["problem"] for each in found["copies"])
+        assert console.fails(1, "ledger", "read", ledger_id, "--bookie", cluster.bookies[0].id).out == ""
+
+
 def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tmp_path: Path) -> None:
     with Client(cluster.uri, password=b"s3cret") as client:
         with client.create() as writer:
@@ -144,3 +170,33 @@ def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tm
         assert "header line is missing" in wrong
         assert "cannot be read" in console.fails(2, "ledger", "restore", ledger_id, tmp_path / "none").err
         client.delete(ledger_id)
+
+
+def test_entries_of_one_copy_are_printed_as_they_are_read(
+    cluster: Cluster, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All entries of a bookie's copy were kept in memory until the last one was read."""
+    with Client(cluster.uri) as client:
+        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append(b"the first one")
+        (bookie,) = writer.metadata.fragments[0].bookies
+    read = ledger_copies.copies_at
+
+    async def failing(*arguments: Any) -> AsyncIterator[EntryBatch]:
+        async for batch in read(*arguments):
+            yield batch
+        raise BookKeeperError("the disk is broken")
+
+    monkeypatch.setattr(ledger_copies, "copies_at", failing)
+    ended = console.fails(1, "ledger", "read", writer.ledger_id, "--bookie", bookie)
+    assert (ended.out, "the disk is broken" in ended.err) == ("the first one\n", True)
+
+
+def test_part_of_a_range_that_is_in_the_ledger_is_read_if_that_is_wanted(cluster: Cluster, console: Console) -> None:
+    """`bkspark shell readledger` needs it: Apache's shell prints the entries that there are."""
+    with Client(cluster.uri) as client, client.create() as writer:
+        writer.append_many([b"0", b"1", b"2"])
+    read = ("ledger", "read", writer.ledger_id)
+    assert "lies after the last confirmed entry" in console.fails(2, *read, "--from", 1, "--to", 9).err
+    for first, last, found in ((1, 9, "1\n2\n"), (7, 9, ""), (2, 1, ""), (0, 0, "0\n")):
+        assert console.text(*read, "--from", first, "--to", last, "--if-exists") == found

@@ -21,6 +21,7 @@ from bkspark.cli.shell_language import Shell as VerbShell
 from bkspark.cli.shell_verbs import VERBS, table
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.uri import MetadataUri
 from bkspark.net.host_names import host_name
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cluster import Cluster
@@ -230,6 +231,10 @@ def test_verbs_about_a_bookies_files(
     log = next((folder / "ledgers" / "current").glob("*.log"))
     journal = next((folder / "journal" / "current").glob("*.txn"))
     number = int(log.stem, 16)
+    # Files that have the names of numbers.
+    monkeypatch.chdir(tmp_path)
+    for each in (log, journal):
+        Path(str(int(each.stem, 16))).write_text("neither an entry log nor a journal")
     for words, said in (
         ("lastmark", ""),
         (f"ledger {writer.ledger_id}", ""),
@@ -257,8 +262,12 @@ def test_verbs_about_a_bookies_files(
     assert f"deleted {log.parent}" in shell("bookieformat -f -d")
     assert not log.exists()
     assert "formatted" in shell("metaformat -n -f")
-    assert "confirm with --instance" in shell("nukeexistingcluster -p /ledgers -i wrong", 1)
-    shell("nukeexistingcluster -p /ledgers -f")
+    assert "confirm with --instance" in shell(f"nukeexistingcluster -p {MetadataUri.parse(uri).root} -i wrong", 1)
+    # It was enough that the cluster's root ended in this text.
+    for root in ("/ledgers", "s"):
+        assert f"the root {root!r} is not that of" in shell(f"nukeexistingcluster -p {root} -f", 1)
+    assert shell("whatisinstanceid")
+    shell(f"nukeexistingcluster -p {MetadataUri.parse(uri).root} -f")
     shell("whatisinstanceid", 255)
     shell("initnewcluster")
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from bkspark.cli.__main__ import build_parser, main
-from bkspark.cli.arguments import bookie_id, key_value
+from bkspark.cli.arguments import bookie_id, key_value, log_name
 from bkspark.cli.restart import _words
 from tests.cli.console import Console, assert_one_line
 
 ABSENT = "absent:1"
 NO_LEDGER = "987654321"
-UNCHECKED = (None, str, Path, bookie_id, key_value, _words)
+UNCHECKED = (None, str, Path, bookie_id, key_value, log_name, _words)
 """Types whose values may be wrong although the parser accepts them."""
 
 SHARED = {"uri", "client_config", "password", "password_file", "encryption_key_file", "http_token_file"}
@@ -105,6 +105,17 @@ CHECKED = [(command, each) for command, each in ARGUMENTS if each.choices or eac
 def test_value_out_of_bounds_is_a_usage_error_that_names_it(command, action, capfd):
     assert main([*command.split(), action.option_strings[0], "-1"]) == 2
     assert_one_line(capfd.readouterr(), action.option_strings[0], "-1")
+
+
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [(command, each) for command, each in ARGUMENTS if each.type in (bookie_id, log_name) and each.option_strings],
+    ids=lambda value: value if isinstance(value, str) else value.dest,
+)
+def test_empty_name_is_a_usage_error(command, action, capfd):
+    """A script's variable may be empty: `ledger list --log ""` listed all ledgers of the cluster."""
+    assert main([*command.split(), action.option_strings[0], "", "--uri", "zk://127.0.0.1:1/ledgers"]) == 2
+    assert_one_line(capfd.readouterr(), action.option_strings[0], "''")
 
 
 def test_every_argument_that_may_name_what_does_not_exist_is_tested():

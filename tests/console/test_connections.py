@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
+from bkspark.cli.console_limits import ConsoleLimits
 from bkspark_console import guard
-from bkspark_console.connections import CONNECTIONS_MAX, OpenConnections
+from bkspark_console.connections import LIMITS, OpenConnections
 from tests.cluster import Cluster
 from tests.console.process import ConsoleProcess
 from tests.polling import wait_until
@@ -56,12 +57,14 @@ async def large(request: web.Request) -> web.Response:
     return web.Response(body=PIECE * 100)
 
 
-def served(act: Callable[[int, Served], object], connections: OpenConnections) -> object:
+def served(act: Callable[[int, Served], object], limits: ConsoleLimits) -> object:
     """Return what `act(port, seen)` returned on another thread while an application was served."""
 
     async def serve() -> object:
         seen, app = Served(), web.Application(client_max_size=1 << 16)
+        connections = OpenConnections(limits)
         connections.add_to(app)
+        app[LIMITS] = limits
         app.router.add_get("/page", page)
         app.router.add_get("/large", large)
         app.router.add_get("/held", seen.held_page)
@@ -125,7 +128,7 @@ def test_a_request_that_does_not_come_ends_its_connection(data: str) -> None:
             end_of(peer)
         assert status(port) == 200
 
-    served(act, OpenConnections(idle_s=0.2))
+    served(act, ConsoleLimits(idle_s=0.2))
 
 
 def test_a_head_that_comes_slowly_ends_at_the_time_of_one_that_does_not() -> None:
@@ -145,7 +148,7 @@ def test_a_head_that_comes_slowly_ends_at_the_time_of_one_that_does_not() -> Non
                     return
         raise AssertionError("it is still open")
 
-    served(act, OpenConnections(idle_s=0.3))
+    served(act, ConsoleLimits(idle_s=0.3))
 
 
 @pytest.mark.parametrize("path", ["/large", "/stream"])
@@ -160,7 +163,7 @@ def test_an_answer_that_is_not_taken_ends_its_connection(path: str) -> None:
                     wait_until(lambda: not is_served(peer), "the connection to end")
             assert end_of(peer) < len(PIECE) * 100
 
-    served(act, OpenConnections(idle_s=0.3))
+    served(act, ConsoleLimits(idle_s=0.3))
 
 
 def test_a_request_that_is_handled_has_its_time() -> None:
@@ -171,7 +174,7 @@ def test_a_request_that_is_handled_has_its_time() -> None:
             with pytest.raises(BlockingIOError):
                 held.recv(1)
 
-    served(act, OpenConnections(idle_s=0.2))
+    served(act, ConsoleLimits(idle_s=0.2))
 
 
 def test_beyond_the_limit_the_silent_connections_of_the_greediest_address_end() -> None:
@@ -185,7 +188,7 @@ def test_beyond_the_limit_the_silent_connections_of_the_greediest_address_end() 
             assert end_of(silent[0]) == 0
             assert is_served(silent[-1])
 
-    served(act, OpenConnections(idle_s=60.0, connections_max=5))
+    served(act, ConsoleLimits(idle_s=60.0, connections=5))
 
 
 def test_beyond_the_limit_of_handled_requests_a_new_connection_is_refused() -> None:
@@ -197,7 +200,7 @@ def test_beyond_the_limit_of_handled_requests_a_new_connection_is_refused() -> N
             assert end_of(opened.enter_context(peer_of(port))) == 0
         wait_until(lambda: status_or_none(port) == 200, "those to be gone")
 
-    served(act, OpenConnections(idle_s=60.0, connections_max=3))
+    served(act, ConsoleLimits(idle_s=60.0, connections=3))
 
 
 def status_or_none(port: int) -> int | None:
@@ -207,28 +210,28 @@ def status_or_none(port: int) -> int | None:
         return None
 
 
-def test_a_form_that_does_not_come_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_does_not_come_is_answered() -> None:
     def act(port: int, seen: Served) -> None:
         assert status(port, f"{FORM}Content-Length: 5\r\n\r\na=b") == 408
         assert status(port, f"{FORM}Content-Length: 3\r\n\r\na=b") == 200
 
-    monkeypatch.setattr(guard, "FORM_S", 0.2)
-    served(act, OpenConnections(idle_s=60.0))
+    served(act, ConsoleLimits(idle_s=60.0, form_s=0.2))
 
 
 @pytest.mark.cluster
 def test_silent_peers_and_half_forms_leave_the_console_to_others(console_cluster: Cluster, tmp_path: Path) -> None:
     """Each was kept for ever, up to the files that the process may open; each form was a traceback."""
-    log = tmp_path / "console.log"
-    with ConsoleProcess("--uri", console_cluster.uri, log=log) as console, contextlib.ExitStack() as opened:
+    log, allowed = tmp_path / "console.log", 50
+    options = ("--uri", console_cluster.uri, "--max-connections", str(allowed))
+    with ConsoleProcess(*options, log=log) as console, contextlib.ExitStack() as opened:
         port = urlsplit(console.url).port
         assert port is not None
-        for _ in range(CONNECTIONS_MAX):
+        for _ in range(allowed):
             with peer_of(port, f"{FORM}Content-Length: 500\r\n\r\nabc"):
                 pass
-        silent = [opened.enter_context(peer_of(port)) for _ in range(2 * CONNECTIONS_MAX)]
+        silent = [opened.enter_context(peer_of(port)) for _ in range(2 * allowed)]
         assert console.visitor().get("/").status == 200
-        assert all(end_of(peer) == 0 for peer in silent[:CONNECTIONS_MAX])
-        assert len(list(Path(f"/proc/{console.pid}/fd").iterdir())) < CONNECTIONS_MAX + 50
+        assert all(end_of(peer) == 0 for peer in silent[:allowed])
+        assert len(list(Path(f"/proc/{console.pid}/fd").iterdir())) < allowed + 50
     assert "Traceback" not in log.read_text()
     assert "Error handling" not in log.read_text()

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from bkspark.blocking import Client
-from bkspark_console.live_tail import TAILS_MAX
+from bkspark.cli.console_limits import ConsoleLimits
 from tests.cluster import Cluster
 from tests.console.process import ConsoleProcess
 from tests.polling import wait_until
@@ -74,9 +74,10 @@ def test_only_some_tails_run_at_a_time_and_one_that_left_makes_room(
             assert peer.recv(12) == b"HTTP/1.1 200"
             return peer
 
-        tails = [tail() for _ in range(TAILS_MAX)]
+        allowed = ConsoleLimits().tails
+        tails = [tail() for _ in range(allowed)]
         refused = visitor.get(path)
-        assert (refused.status, f"{TAILS_MAX} live tails" in refused.words) == (503, True)
+        assert (refused.status, f"{allowed} live tails" in refused.words) == (503, True)
         assert visitor.get("/").status == 200
         # An entry for each of them: the console notices that one has left when it sends.
         for each in tails:

@@ -159,6 +159,13 @@ def test_a_wrong_request_gets_a_status_and_a_reason_but_no_traceback(visitor: Vi
     assert f"{status}: " in page.words
 
 
+def test_page_that_does_not_exist_is_named_in_words(visitor: Visitor) -> None:
+    """It was `404: 404: Not Found`."""
+    assert "404: there is no such page" in visitor.get("/nothing").words
+    form = {"csrf": visitor.get("/repair").csrf}
+    assert "405: this page answers GET, HEAD, not POST" in visitor.post("/audit", form).words
+
+
 @pytest.mark.parametrize(
     "query", ["from=x", "from=-1", "from=99999999999999999999", "count=0", "count=100000", "format=exe"]
 )

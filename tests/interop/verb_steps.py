@@ -37,6 +37,8 @@ JOURNALED = Fact(r"entryId=(\d+), entrySize=\d+, ledgerId=0,", r"\sentry\s.* led
 SPACE = both(r"total=(\d+)")
 
 NOT_AN_ERROR = "Apache's shell prints the error and returns 0"
+NO_NUMBER = "Apache's shell treats text that is not a number as if the option was not given"
+SURPLUS = "Apache's shell ignores a surplus word, with every verb that takes no word"
 CONVERSION = "storages are not converted: a new bookie takes the data over"
 
 READING = (
@@ -57,9 +59,11 @@ READING = (
     Step("listledgers -bookieid {b1}", (LEDGERS,)),
     Step("listledgers -meta -bookieid {b2}", (STATES, BOOKIES)),
     Step("listledgers -bookieid 127.0.0.1:1"),
+    Step("listledgers surplus", differs=SURPLUS),
     Step("ledgermetadata -l 0", CLOSED),
     Step("ledgermetadata -ledgerid 1", METADATA),
     Step("ledgermetadata -l 77"),
+    Step("ledgermetadata -l 0 -u"),
     Step("ledgermetadata"),
     Step("ledgermetadata -l 0", CLOSED, ids="hex"),
     Step("ledgermetadata -l 00000000-0000-0000-0000-000000000000", CLOSED, ids="uuid"),
@@ -72,6 +76,12 @@ READING = (
         (ENTRIES,),
         differs="Apache's shell leaves out the last entry of one bookie's copy",
     ),
+    Step("readledger -l 0 -fe 0 -le 100", (ENTRIES,)),
+    Step("readledger -l 0 -fe 100"),
+    Step("readledger -l 0 -fe 9 -le 3"),
+    Step("readledger -l 0 -le -5", differs="Apache's shell prints nothing for a negative entry other than -1"),
+    Step("readledger -l 0 -fe x", differs=NO_NUMBER),
+    Step("readledger -l 0 -b nonsense", differs="Apache's shell prints the error and tries the next entry"),
     Step("readledger -l 1"),
     Step("readledger -l 77"),
     Step("readledger"),
@@ -89,6 +99,7 @@ READING = (
     Step("recover -dr -f {b1}"),
     Step("recover -dryrun -force -ledger 0 {b1}"),
     Step("recover"),
+    Step("updatecookie -l -d"),
     Step("updatecookie -l", (both("DIR/journal|DIR/ledgers"),)),
     Step("nonsense"),
     Step("listbookies -nonsense"),
@@ -99,7 +110,9 @@ READING = (
 CHANGING = (
     Step("simpletest -e 3 -w 3 -a 2 -n 20", (both(r"(\d+) entries written to ledger (\d+) \(lastEntryId (\d+)\)"),)),
     Step("simpletest -ensemble 9 -writeQuorum 2 -ackQuorum 2 -numEntries 1", differs=NOT_AN_ERROR),
+    Step("simpletest -e 3 -w 3 -a 2 -n x", differs=NO_NUMBER),
     Step("bookiesanity -e 5 -t 30"),
+    Step("bookiesanity -t 0", differs="Apache's shell treats a time of 0 as no limit"),
     Step("ledgermetadata -l 0 -dumptofile {dir}/metadata"),
     Step("deleteledger -l 0", answer="n\n"),
     Step("listledgers", (LEDGERS,)),
@@ -107,6 +120,7 @@ CHANGING = (
     Step("listledgers", (LEDGERS,)),
     Step("deleteledger -l 0 -f"),
     Step("deleteledger -l 77 -force"),
+    Step("deleteledger -l x -f", differs=NOT_AN_ERROR),
     Step("deleteledger", differs=NOT_AN_ERROR),
     Step("ledgermetadata -l 0 -restorefromfile {dir}/metadata"),
     Step("ledgermetadata -l 0", CLOSED),
@@ -149,10 +163,14 @@ CHANGING = (
     Step("updateledgers -b ip"),
     Step("updateledgers -b hostname"),
     Step("updateledgers -b nonsense"),
+    Step("updateledgers -b ip -l 0"),
+    Step("updateledgers -b ip -s 0"),
     Step("updateledgers"),
     Step("updateBookieInLedger -sb {b1} -db 127.0.0.1:8"),
     Step("updateBookieInLedger -sb 127.0.0.1:7 -db 127.0.0.1:8"),
     Step("updateBookieInLedger -sb 127.0.0.1:7"),
+    Step("updateBookieInLedger -sb 127.0.0.1:7 -db 127.0.0.1:8 -l -1"),
+    Step("updateBookieInLedger -sb 127.0.0.1:7 -db 127.0.0.1:8 -l x", differs=NO_NUMBER),
     Step("initnewcluster"),
     Step("initbookie"),
     Step("bookieformat -n"),
@@ -220,6 +238,7 @@ FILES = (
     Step("ledger 0", (INDEX,)),
     Step("ledger -m 0", (INDEX,)),
     Step("ledger 77"),
+    Step("ledger -m 77", differs="our verb prints an index without entries"),
     Step("ledger"),
     Step("readlog {log}"),
     Step("readlog -l 0 {log}", (POSITIONS,)),

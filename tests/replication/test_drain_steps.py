@@ -10,14 +10,15 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.errors import MetadataFormat, NotEnoughBookies
-from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bkspark.metadata.bookie_plans import DRAIN, BookiePlan, BookiePlans
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bookie_service.replication.drain import FAILURES_MAX, PAUSE_S, Drain, DrainCancelled, DrainProgress
 from tests.ledger.in_process import URI
 from tests.replication.test_worker_pauses import EMPTY, OPTIONS, play, register
-from tests.replication.test_worker_steps import ALSO_LOST, LOST, OPENED, SPARE, Bench
+from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
 
 
 async def drain_of(
@@ -152,5 +153,61 @@ def test_drain_moves_what_it_can_and_ends_with_the_error_of_metadata_that_cannot
         with pytest.raises(MetadataFormat, match=f"ledger {bad}"):
             await (await drain_of(bench)).run()
         assert (await bench.metadata(good)).last_fragment.bookies == (SPARE,)
+
+    play(test)
+
+
+class OtherProcess:
+    """A process on another host that drains the same bookie."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        uri = MetadataUri.parse(URI)
+        self.locks = UnderreplicationStore(store.session(), uri)
+        self.plans = BookiePlans(store.session(), uri)
+
+    async def report(self, ledgers: int, bytes_per_s: int, times: int) -> None:
+        """Report once a second how many ledgers it has moved."""
+        for _ in range(times):
+            at_ms = int(asyncio.get_running_loop().time() * 1000)
+            facts = {"ledgers": ledgers, "bytes": ledgers * CLOSED.length, "bytes_per_s": bytes_per_s, "at_ms": at_ms}
+
+            def reported(plan: BookiePlan, facts: dict[str, int] = facts) -> BookiePlan:
+                others = plan.progress.get("processes")
+                assert isinstance(others, dict)
+                return replace(plan, progress={**plan.progress, "processes": {**others, "another": facts}})
+
+            assert await self.plans.update(LOST, DRAIN, reported)
+            await asyncio.sleep(1)
+
+
+def test_time_left_counts_what_another_process_has_moved_and_its_rate() -> None:
+    """Each process showed the time that it alone would need for what was left when it began: up to twice too much."""
+
+    async def test(bench: Bench) -> None:
+        assert isinstance(bench.cluster.tree, MemoryTree)
+        other, ledgers = OtherProcess(bench.cluster.tree.store), bench.cluster.context.ledgers
+        created = [await ledgers.create(CLOSED) for _ in range(4)]
+        for ledger_id, _ in created:
+            assert await other.locks.lock(ledger_id, "another")
+        await register(bench, SPARE)
+        shown: list[DrainProgress] = []
+        running = asyncio.ensure_future((await drain_of(bench, shown.append)).run())
+        await asyncio.sleep(1.5)
+        assert (shown[-1].ledgers_left, shown[-1].bytes_left, shown[-1].seconds_left) == (4, 280, None)
+        await other.report(0, 7, times=4)
+        assert (shown[-1].bytes_per_s, shown[-1].seconds_left) == (7, 280 // 7)
+        await other.report(2, 7, times=3)
+        assert (shown[-1].ledgers_left, shown[-1].bytes_left, shown[-1].seconds_left) == (2, 140, 140 // 7)
+        # This process finds that these two no longer name the bookie: they are not counted twice.
+        for ledger_id, stored in created[:2]:
+            await ledgers.write(ledger_id, replace(CLOSED, fragments=(Fragment(0, (SPARE,)),)), stored.version)
+            await other.locks.unlock(ledger_id)
+        await other.report(2, 7, times=4)
+        assert (shown[-1].ledgers_left, shown[-1].bytes_left, shown[-1].seconds_left) == (2, 140, 140 // 7)
+        # It was killed: nothing is copied any more.
+        await asyncio.sleep(20)
+        assert (shown[-1].bytes_per_s, shown[-1].seconds_left) == (0, None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     play(test)

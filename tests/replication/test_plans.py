@@ -252,6 +252,9 @@ def test_restart_refuses_where_the_last_copy_would_be_away(
         assert f"false {holder} ended with 1" in console.fails(1, "cluster", "restart", holder, *failing, *at).err
         unknown = ("--despite", "last_copy", "--command", "/no/such/program")
         assert "cannot be run" in console.fails(2, "cluster", "restart", holder, *unknown, *at).err
+        # It was waited for without a limit.
+        stuck = ("--despite", "last_copy", "--command", "sleep 600", "--timeout", 0.5)
+        assert "sleep 600 did not end within 0.5 s" in console.fails(10, "cluster", "restart", holder, *stuck, *at).err
         assert states(console, cluster.uri)[holder] == "available"
         other.kill()
         assert "bookie_" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err

@@ -71,24 +71,36 @@ def test_cause_that_is_over_has_a_line_at_once_when_it_returns(
 
 def test_repaired_ledgers_are_summed_up(log: RepairLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for ledger_id in range(50):
-        log.repaired(ledger_id, 1 << 20)
+        log.repaired(ledger_id, 1 << 20, clock.now)
     log.tick(7)
     assert caplog.messages == []
     clock.now += MINUTE_S
     log.tick(7)
     log.tick(7, is_last=True)
     assert caplog.messages == ["repaired 50 ledgers, 52428800 bytes copied, 0.8 MiB/s; 7 are left"]
-    log.repaired(1, 0)
+    log.repaired(1, 0, clock.now)
     log.tick(0, is_last=True)
     assert len(caplog.records) == 2
+
+
+def test_rate_counts_from_the_beginning_of_the_repairs(
+    log: RepairLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counted from the end of the first one: a single ledger of 100 MiB had 100,000 MiB/s."""
+    began_s, clock.now = clock.now, clock.now + 50
+    log.repaired(1, 60 << 20, clock.now - 10)
+    log.repaired(2, 40 << 20, began_s)
+    log.tick(0, is_last=True)
+    assert caplog.messages == ["repaired 2 ledgers, 104857600 bytes copied, 2.0 MiB/s; 0 are left"]
 
 
 def test_ledgers_that_are_repaired_side_by_side_are_counted_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log said that 3 were left when all but one of 4 were repaired."""
+    """The log said that 3 were left when all but one of 4 were repaired, and counted the bytes of the others with
+    each."""
     caplog.set_level(logging.INFO)
-    count = 8
+    count, copied = 8, []
 
     async def test(cluster: InProcessCluster) -> None:
         client, listed = cluster.client(), []
@@ -102,8 +114,11 @@ def test_ledgers_that_are_repaired_side_by_side_are_counted_each(
         for ledger_id in listed:
             await repaired.store.mark(ledger_id, [lost.id], 0)
         options = AutoRecoveryOptions(repair=RepairOptions(ledgers_at_once=4))
-        assert await repaired.worker("a worker", options).repair_listed() == count
+        worker = repaired.worker("a worker", options)
+        assert await worker.repair_listed() == count
+        copied.append(worker.copied_bytes)
 
     run(tmp_path, test, bookies=4)
     (line,) = (message for message in caplog.messages if message.startswith(f"repaired {count} "))
+    assert line.startswith(f"repaired {count} ledgers, {copied[0]} bytes copied, ")
     assert line.endswith("0 are left")

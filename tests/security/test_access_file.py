@@ -113,6 +113,12 @@ def test_a_file_that_others_can_change_or_that_is_missing_is_refused(tmp_path: P
     assert SECRET not in str(caught.value)
     with pytest.raises(ConfigurationError, match="a token alone"):
         read_token(tmp_path / "nothing", "--http-token-file")
+    with pytest.raises(ConfigurationError, match=r"--http-token-file=\*\*\*: .* No such file") as caught:
+        read_token(SECRET, "--http-token-file")
+    assert SECRET not in str(caught.value)
+    (tmp_path / "noise").write_bytes(b"\xff" * 20)
+    with pytest.raises(ConfigurationError, match=r"noise: the file must hold a token alone: it is not text$"):
+        read_token(tmp_path / "noise", "--http-token-file")
 
 
 def test_a_changed_file_counts_and_a_broken_one_changes_nothing(

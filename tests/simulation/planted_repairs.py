@@ -210,8 +210,8 @@ def own_vote_not_known() -> Plant:
 
 def deleted_ledgers_kept() -> Plant:
     async def repaired(self: ReplicationWorker, work: Any, session: int) -> Any:
-        ended, fragment = await old_repaired(self, work, session)
-        return (Ended(Outcome.OPEN), fragment) if ended.outcome is Outcome.GONE else (ended, fragment)
+        ended, *others = await old_repaired(self, work, session)
+        return (Ended(Outcome.OPEN) if ended.outcome is Outcome.GONE else ended, *others)
 
     old_repaired: Callable[..., Any] = ReplicationWorker._repaired
     return replaced(ReplicationWorker, "_repaired", repaired)

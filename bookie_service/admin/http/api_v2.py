@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from bkspark.errors import BookKeeperError, ConfigurationError, NoSuchLedger, TooManyRequests
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, TooManyRequests
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.repair_reports import NO_LIMIT
 from bkspark.metadata.underreplication import DELAY_S_MAX
@@ -148,7 +148,10 @@ class ApiV2:
             except (Refused, ConfigurationError) as error:
                 raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error
             except (BookKeeperError, OSError) as error:
-                raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
+                # The metadata store may answer the same request later.
+                is_away = isinstance(error, MetadataError) and error.is_outage
+                status = HTTPStatus.SERVICE_UNAVAILABLE if is_away else HTTPStatus.INTERNAL_SERVER_ERROR
+                raise HttpError(status, str(error)) from error
             return HttpResponse(endpoint.status, json.dumps(found).encode(), JSON)
 
         routes.add(endpoint.method, endpoint.path, answer, role=endpoint.role)

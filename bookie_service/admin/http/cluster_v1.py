@@ -124,7 +124,7 @@ class ClusterApi:
         ledger_id = _ledger_id(request)
         with contextlib.suppress(NoSuchLedger):
             await self._cluster.delete_ledger(ledger_id)
-        audit(request.who, f"delete ledger {ledger_id}", ledger_id=ledger_id)
+            audit(request.who, f"delete ledger {ledger_id}", ledger_id=ledger_id)
         return shown(f"Deleted ledger: {ledger_id}")
 
     async def list_ledgers(self, request: HttpRequest) -> HttpResponse:
