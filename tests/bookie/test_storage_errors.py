@@ -152,9 +152,11 @@ def test_emptied_file_in_which_replay_begins_refuses_the_start(tmp_path: Path) -
     assert path_of(tmp_path).exists()
 
 
-def test_record_after_damage_is_found_at_the_beginning_of_the_bytes_that_are_looked_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("within", [0, 1, 3, journal_format.RECORD_HEADER_BYTES - 1])
+def test_record_after_damage_is_found_wherever_the_bytes_that_are_looked_through_are_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: int
 ) -> None:
+    """The given number of bytes of its header are in the first part."""
     journal = open_journal(tmp_path)
     at = journal.end.offset
     journal.append([fence_record(b"x" * 50)])
@@ -164,7 +166,7 @@ def test_record_after_damage_is_found_at_the_beginning_of_the_bytes_that_are_loo
     content = bytearray(path_of(tmp_path).read_bytes())
     content[later - 1] ^= 0xFF
     path_of(tmp_path).write_bytes(content)
-    monkeypatch.setattr(replay, "_SCAN_BYTES", later - (at + 1))
+    monkeypatch.setattr(replay, "_SCAN_BYTES", later + within - (at + 1))
     with pytest.raises(StorageDamaged, match=f"offset {at}: .* offset {later} holds a record"):
         replayed(tmp_path)
 
