@@ -324,10 +324,12 @@ class LedgerReader:
                 except BookKeeperError as error:
                     await patience.bear(error)
                     continue
-                if self._metadata.is_closed and position > self._last_entry:
+                if position <= self._last_entry:
+                    continue  # the LAC grew while the caller had the last batch
+                if self._metadata.is_closed:
                     return
                 try:
-                    await tail.wait_beyond(max(position - 1, self._last_entry))
+                    await tail.wait_beyond(position - 1)
                 except BookKeeperError:
                     patience.exhaust()
                     raise

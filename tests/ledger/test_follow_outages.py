@@ -18,7 +18,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.net.v3_channel import BookieV3Channel, PollResponse
 from bkspark.wire.status import Status
 from tests.crash.images import Loss
-from tests.planting import changed
+from tests.planting import around, changed
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -324,6 +324,43 @@ def test_entry_that_came_with_a_poll_is_given_once_it_is_proven(is_confirmed: bo
                 assert (waiting.done(), reader.last_entry) == (False, -1)
                 assert watch.take_entry(0) is None
                 waiting.cancel()
+        await writer.close()
+
+    play(test)
+
+
+def test_late_answer_to_an_earlier_poll_does_not_displace_the_entry_of_a_newer_one() -> None:
+    """Two bookies are polled; one answers the first poll when the other has answered its second one."""
+
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        for payload in (b"0", b"1"):
+            await writer.append(payload)
+        polled: list[tuple[str, int]] = []
+        newer = asyncio.Event()
+
+        async def poll(old: Any, channel: BookieV3Channel, ledger_id: int, lac: int, *more: Any) -> PollResponse:
+            polled.append((channel.bookie, lac))
+            is_late = len(polled) == 2
+            answer: PollResponse = await old(channel, ledger_id, lac, *more)
+            if is_late:
+                await newer.wait()
+            elif lac == 1:
+                newer.set()
+            return answer
+
+        reader = await world.reading.open(writer.ledger_id)
+        with around(BookieV3Channel, "poll_entry", poll):
+            async with aclosing(TailWatch(await world.reading.context(), reader)) as watch:
+                for number in (2, 3):
+                    waiting = asyncio.ensure_future(watch.wait_beyond(number - 2))
+                    await asyncio.sleep(1)
+                    await writer.append(b"%d" % number)
+                    await waiting
+                    early = watch.take_entry(number - 1)
+                    assert early is not None
+                    assert list(early) == [b"%d" % (number - 1)]
+        assert newer.is_set()
         await writer.close()
 
     play(test)
