@@ -131,14 +131,16 @@ class LedgerWriter(ClosedAtExit):
         return await sent - len(entries) + 1
 
     def _send_single(self, data: bytes) -> asyncio.Future[int]:
-        """Send one entry while nothing else is in flight; return a future of its id, done when acknowledged."""
+        """Send one entry while nothing else is in flight; return a future of its id, done when acknowledged.
+
+        Not for a recovery, which sends batches.
+        """
         core, sealer, entry_id = self.core, self._sealer, self.core.pending.next_entry
-        lac = core.lac if self._sealed_lac is None else self._sealed_lac
         if sealer.added_bytes:
             core.check_open()  # raise before sealing: an entry id is encrypted once, and the next call gets the same id
         size = len(data) + sealer.added_bytes
         span, context = NO_SPAN if tracing.tracer is None else self._begin_span(entry_id, 1, size)
-        sealed = sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length, context)
+        sealed = sealer.seal_single(data, core.ledger_id, entry_id, core.lac, core.length, context)
         self._send(sealed, size, span)
         return self._window.wait_for(entry_id)
 

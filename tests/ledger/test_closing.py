@@ -13,12 +13,13 @@ from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import MetadataError, RequestTimeout
+from bkspark.errors import ClientClosed, MetadataError, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from tests.crash.images import Loss
+from tests.ledger.test_after_calls import ticks
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree, FullBookie
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -129,12 +130,51 @@ def test_close_that_times_out_before_its_write_leaves_the_ledger_open() -> None:
         await world.writer.append(b"0")
         for bookie in world.ensemble:
             does_nothing(bookie)
-        await world.writer.submit([b"1"])
+        pending = await world.writer.submit([b"1"])
         with pytest.raises(RequestTimeout, match="it is left open, its last acknowledged entry is 0"):
             await world.writer.close()
         assert (await world.stored()).state is LedgerState.OPEN
+        # The writer has ended: its callers get an error, and nothing of it runs on.
+        assert isinstance(pending.exception(), ClientClosed)
+        assert ticks() == []
+        with pytest.raises(ClientClosed):
+            await world.writer.close()
 
     play(test, close_timeout_s=1.0)
+
+
+def test_close_that_is_cancelled_ends_the_writer_and_leaves_the_ledger_open() -> None:
+    async def test(world: World) -> None:
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        pending = await world.writer.submit([b"0"])
+        closing = asyncio.ensure_future(world.writer.close())
+        await asyncio.sleep(1.0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert isinstance(pending.exception(), ClientClosed)
+        assert ticks() == []
+        assert (await world.stored()).state is LedgerState.OPEN
+
+    play(test)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sync_returns_after_the_appends_that_were_called_before_it(count: int) -> None:
+    """Their caller takes entries that are known to be stored for entries whose appends have returned."""
+    returned: list[str] = []
+
+    async def test(world: World) -> None:
+        async def call(name: str, work: Awaitable[object]) -> None:
+            await work
+            returned.append(name)
+
+        appends = [call(f"append {number}", world.writer.append(b"x")) for number in range(count)]
+        await asyncio.gather(*appends, call("sync", world.writer.sync()))
+        assert returned == [*(f"append {number}" for number in range(count)), "sync"]
+
+    play(test)
 
 
 def test_close_whose_metadata_store_stays_away_says_that_its_outcome_is_unknown() -> None:

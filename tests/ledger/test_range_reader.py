@@ -10,10 +10,11 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import EntrySpan
-from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, TRY_AGAIN_S
+from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, PATIENCE, TRY_AGAIN_S
 from bkspark.errors import NoSuchEntry, ReadFailed
 from bkspark.ledger.range_reader import (
     READ_AHEAD_SPANS,
+    SCAN_BYTES_MIN,
     SPAN_ENTRIES_FIRST,
     RangeReader,
     mean_entry_bytes,
@@ -23,6 +24,7 @@ from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from tests.ledger.hostile import DIGEST, Asked, HostileBookie, reply, sealed
+from tests.planting import around
 
 LEDGER = 7
 FOR_EVER_S = 3600.0
@@ -173,6 +175,14 @@ def test_silent_bookies_delay_a_read_by_the_speculative_time_each_and_fail_none(
     play([silent, silent, holds(9)], test, speculative_read_s=0.05)
 
 
+def test_failure_of_a_further_bookie_is_followed_by_the_next_one_while_the_first_is_silent() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        assert [len(bookie.asked) for bookie in bookies] == [1, 1, 1]
+
+    play([silent, fails, holds(9)], test, speculative_read_s=0.05)
+
+
 def test_next_bookie_is_asked_for_what_the_first_one_lacks_and_for_no_more() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
@@ -314,6 +324,22 @@ def test_read_of_a_bookie_that_another_one_overtakes_is_given_up() -> None:
     play([silent, holds(9)], test, speculative_read_s=0.001)
 
 
+def test_bookie_that_another_one_overtakes_is_as_slow_as_it_was_waited_for() -> None:
+    """Its answer never comes, so that it would stay the first to be asked."""
+    waited_s = 0.05
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        known_s = pool.speeds.patience_s([bookies[0].id], 90, asyncio.get_running_loop().time())
+        assert known_s is not None
+        assert known_s > PATIENCE * 0.9 * waited_s  # a timer may be a little early
+        assert bookies[0].id in pool.speeds.slow(
+            [bookie.id for bookie in bookies], 90, asyncio.get_running_loop().time()
+        )
+
+    play([silent, holds(9)], test, speculative_read_s=waited_s)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_speed_of_a_bookie_is_learned_where_there_is_another_one_to_ask(count: int) -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
@@ -338,6 +364,32 @@ def test_requests_that_needed_no_further_bookie_do_not_count_as_such() -> None:
         assert len(bookies[0].asked) == int(2 * FURTHER_MAX)
 
     play([holds(9), holds(9)], test)
+
+
+def test_local_read_is_tried_only_for_entries_that_no_bookie_was_asked_for_yet() -> None:
+    """The first bookie's entry 5 is damaged: what follows comes from the next bookie, over the network."""
+    tried: list[tuple[str, int]] = []
+
+    def last_damaged(asked: Asked) -> bytes:
+        answer = bytearray(holds(9, at_once=6)(asked) or b"")
+        answer[-1] ^= 1
+        return bytes(answer)
+
+    async def noted(old: Any, pool: BookiePool, bookie: str, ledger_id: int, first_entry: int, *more: Any) -> Any:
+        tried.append((bookie, first_entry))
+        return await old(pool, bookie, ledger_id, first_entry, *more)
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        one, other = bookies
+        metadata = metadata_of(bookies).closed(8, 9 * SCAN_BYTES_MIN)
+        reader = RangeReader(pool, LEDGER, metadata, DIGEST, one.id)
+        span = EntrySpan(0, 9, (one.id, other.id))
+        assert list(await reader.read_span(span, 1 << 30)) == entries(0, 9)
+        assert tried == [(one.id, 0)]
+        assert [each.entry_id for each in other.asked] == [5]
+
+    with around(BookiePool, "read_local", noted):
+        play([last_damaged, holds(9)], test, local_reads=True)
 
 
 # ---- in what pieces ----

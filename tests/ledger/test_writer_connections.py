@@ -10,6 +10,7 @@ from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies
 from bkspark.ledger import writer_run
+from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.wire import v2
 from bkspark.wire.status import Status
@@ -128,6 +129,24 @@ def test_bookie_that_answers_an_add_with_an_error_is_replaced(status: Status) ->
         assert await writer.append_many([b"0", b"1"]) == 1
         assert set((await writer.close()).last_fragment.bookies) == {one.id, spare.id}
         assert entries_at(spare) == [0, 1]
+
+    with_bookies(Holder(), Holder(refuse=refuse), Holder())(test)
+
+
+def test_bookie_that_a_writer_gave_up_is_avoided_by_others_though_it_can_be_reached() -> None:
+    def refuse(asked: Asked) -> int | None:
+        return Status.EIO if asked.opcode == v2.ADD else None
+
+    async def test(world: World, one: HostileBookie, broken: HostileBookie, spare: HostileBookie) -> None:
+        for bookie in (one, broken):
+            await register(world, bookie)
+        client = world.client(net=PATIENT, writer=PATIENT_WRITER, placement=PlacementOptions(quarantine_failures=1))
+        writer = await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+        await register(world, spare)
+        assert await writer.append(b"0") == 0
+        found = await (await client.context()).watcher.candidates(2)
+        assert (found.topology.avoided, broken.id in found.writable) == ({broken.id}, True)
+        writer.abandon()
 
     with_bookies(Holder(), Holder(refuse=refuse), Holder())(test)
 

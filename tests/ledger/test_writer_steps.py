@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bkspark.client import AdvancedLedgerWriter
+from bkspark.client import AdvancedLedgerWriter, Client
 from bkspark.core import effects
 from bkspark.core.tail import TailLimits
-from bkspark.errors import ClientClosed, MetadataError, MetadataFormat
+from bkspark.errors import ClientClosed, LedgerFenced, MetadataError, MetadataFormat, NotEnoughBookies, TlsFailed
 from bkspark.ledger.tail import TailWatch
 from bkspark.ledger.writer_run import STORE_AWAY_S
 from tests.crash.images import Loss
@@ -20,6 +20,7 @@ from tests.ledger.hostile import HostileBookie
 from tests.ledger.hostile import World as HostileWorld
 from tests.ledger.test_after_calls import ticks
 from tests.ledger.test_closing import World, does_nothing, play
+from tests.simulation.full_cluster import URI
 
 LONG_S = 600.0
 """A time that only a test that fails waits for: it is virtual."""
@@ -105,6 +106,32 @@ def test_store_that_names_no_bookies_is_asked_again_for_a_limited_time_and_only_
         assert least_s <= loop.time() - began_s <= most_s
 
     play(test, add_timeout_s=1.0)
+
+
+REFUSAL = "the certificate of a bookie is not trusted"
+
+
+def test_writer_that_has_too_few_bookies_names_the_last_refusal_by_one_as_the_likely_cause() -> None:
+    async def test(world: World) -> None:
+        world.writer.run.fanout.refusal = TlsFailed(REFUSAL)
+        for bookie in world.cluster.bookies:
+            await bookie.crash(next(iter(Loss)))
+        with pytest.raises(NotEnoughBookies, match=REFUSAL):
+            await world.writer.append(b"0")
+
+    play(test, add_timeout_s=1.0)
+
+
+def test_writer_that_ends_for_another_reason_names_no_refusal() -> None:
+    async def test(world: World) -> None:
+        world.writer.run.fanout.refusal = TlsFailed(REFUSAL)
+        async with Client(URI, tree=world.cluster.session()) as other:
+            await other.recover(world.writer.ledger_id)
+        with pytest.raises(LedgerFenced) as raised:
+            await world.writer.append(b"0")
+        assert REFUSAL not in str(raised.value)
+
+    play(test)
 
 
 def test_entries_that_wait_for_room_when_the_writer_ends_fail_and_nothing_is_reported_later() -> None:
