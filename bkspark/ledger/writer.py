@@ -9,7 +9,6 @@ from typing import Any
 from bkspark import metrics, tracing
 from bkspark.core import writer_errors
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
@@ -237,19 +236,12 @@ class LedgerWriter(ClosedAtExit):
                 closed. The message says which.
             MetadataError: it is unknown whether the ledger is closed.
         """
-        core = self.core
-        if core.state is WriterState.CLOSED:
-            return core.metadata
         self._is_closing = True
         try:
             await self.run.close(self.sync)
         finally:
-            if core.state is not WriterState.CLOSED:
-                self.abandon()
-        if core.error is not None:
-            raise core.error
-        self.run.stop()
-        return core.metadata
+            self.abandon()  # what is closed stays closed: its connections and timers are released
+        return self.core.metadata
 
     def abandon(self) -> None:
         """Stop without closing the ledger: pending entries fail with ClientClosed, and recovery finds the end."""

@@ -118,8 +118,9 @@ def test_time_out_of_the_closing_write_says_that_its_outcome_is_unknown() -> Non
     async def test(world: World) -> None:
         await world.writer.append(b"0")
         world.tree.is_holding = True
-        with pytest.raises(RequestTimeout, match="whether it was closed at entry 0 is unknown"):
+        with pytest.raises(RequestTimeout, match="whether it was closed at entry 0 is unknown") as raised:
             await world.writer.close()
+        assert (raised.value.ledger_id, raised.value.entry_id) == (world.writer.ledger_id, 1)
         assert (await world.stored()).state is LedgerState.CLOSED
 
     play(test, close_timeout_s=1.0)
@@ -160,19 +161,32 @@ def test_close_that_is_cancelled_ends_the_writer_and_leaves_the_ledger_open() ->
     play(test)
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_sync_returns_after_the_appends_that_were_called_before_it(count: int) -> None:
+def test_sync_returns_after_the_appends_that_were_called_before_it(count: int, is_full: bool) -> None:
     """Their caller takes entries that are known to be stored for entries whose appends have returned."""
-    returned: list[str] = []
+    for is_many in (False, True):
+        returned: list[object] = []
 
+        async def test(world: World, is_many: bool = is_many, returned: list[object] = returned) -> None:
+            async def call(work: Awaitable[object]) -> None:
+                returned.append(await work)
+
+            writer = world.writer
+            appends = [call(writer.append_many([b"x"]) if is_many else writer.append(b"x")) for _ in range(count)]
+            await asyncio.gather(*appends, call(writer.sync()))
+            assert returned == [*range(count), count - 1]
+
+        play(test, pending_entries_max=1 if is_full else 100)
+
+
+def test_ledger_that_is_closed_stays_closed_and_is_closed_once() -> None:
     async def test(world: World) -> None:
-        async def call(name: str, work: Awaitable[object]) -> None:
-            await work
-            returned.append(name)
-
-        appends = [call(f"append {number}", world.writer.append(b"x")) for number in range(count)]
-        await asyncio.gather(*appends, call("sync", world.writer.sync()))
-        assert returned == [*(f"append {number}" for number in range(count)), "sync"]
+        await world.writer.append(b"0")
+        first, second = await asyncio.gather(world.writer.close(), world.writer.close())
+        assert first == second == await world.writer.close() == await world.stored()
+        world.writer.abandon()
+        assert (await world.stored(), world.writer.core.error, ticks()) == (first, None, [])
 
     play(test)
 

@@ -11,6 +11,7 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, LedgerRecoveryFailed, NotEnoughBookies, UnauthorizedAccess
+from bkspark.ledger import writer
 from bkspark.net.pool import NetOptions
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
@@ -43,6 +44,22 @@ def test_every_read_of_a_recovery_fences_and_every_add_has_the_recoverys_flags_a
             assert all(each.body.endswith(PAYLOAD) for each in bookie.asked if each.opcode == v2.ADD)
 
     with_bookies(*(Holder(range(25), fence=Status.ENOENTRY) for _ in range(3)))(test)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1024])
+def test_entries_that_a_recovery_copies_carry_the_bytes_up_to_each(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """Also if they begin in the middle of the ledger, and are sent in several pieces."""
+    monkeypatch.setattr(writer, "PIECE_ENTRIES_MAX", piece)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        fragments = (Fragment(0, (bookie.id,)), Fragment(5, (bookie.id,)))
+        ledger_id = await world.ledger(metadata=LedgerMetadata(1, 1, 1, fragments))
+        closed = await world.client(net=PATIENT).recover(ledger_id)
+        assert (closed.last_entry, closed.length) == (24, 250)
+        headers = [header_of(each) for each in bookie.asked if each.opcode == v2.ADD]
+        assert headers == [(ledger_id, entry_id, 4, 10 * (entry_id + 1)) for entry_id in range(5, 25)]
+
+    with_bookies(Holder(range(25), fence=Status.ENOENTRY))(test)
 
 
 def test_recoveries_one_after_the_other_need_one_connection_to_a_bookie() -> None:

@@ -40,6 +40,35 @@ def test_callers_that_wait_for_room_go_on_when_bookies_answer() -> None:
     play(test, pending_entries_max=1)
 
 
+def test_call_that_waits_for_room_goes_before_one_that_finds_room_again() -> None:
+    """The window is empty in the turn in which the third call is made, and the second has not sent its entry yet."""
+
+    async def test(world: World) -> None:
+        async def one_after_the_other() -> list[int]:
+            return [await world.writer.append(b"first"), await world.writer.append(b"third")]
+
+        async with asyncio.timeout(LONG_S):
+            ids = await asyncio.gather(one_after_the_other(), world.writer.append_many([b"second"]))
+        assert ids == [[0, 2], 1]
+
+    play(test, pending_entries_max=1)
+
+
+def test_single_entries_wait_for_room_as_batches_do() -> None:
+    async def test(world: World) -> None:
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        appends = [asyncio.ensure_future(world.writer.append(b"x")) for _ in range(5)]
+        for append in appends:
+            await asyncio.wait([append], timeout=0.1)
+        # One call sends its entry, and the four others, which came together, send theirs when it is acknowledged.
+        assert world.writer.core.pending.next_entry == 1
+        world.writer.abandon()
+        await asyncio.gather(*appends, return_exceptions=True)
+
+    play(test, pending_entries_max=1)
+
+
 def test_bookie_that_owes_an_answer_for_too_long_is_found_by_the_regular_tick() -> None:
     async def test(world: World) -> None:
         silent = world.ensemble[0]
@@ -130,6 +159,7 @@ def test_writer_that_ends_for_another_reason_names_no_refusal() -> None:
         with pytest.raises(LedgerFenced) as raised:
             await world.writer.append(b"0")
         assert REFUSAL not in str(raised.value)
+        assert ticks() == [], "the writer has ended, though its owner keeps it"
 
     play(test)
 
