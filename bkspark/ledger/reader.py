@@ -136,7 +136,7 @@ class LedgerReader:
         self._metadata = metadata
         self._last = last
         self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
-        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
+        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else last.lap
         preferred = self._context.random.choice(metadata.last_fragment.bookies)
         self._range = RangeReader(self._context.pool, self._ledger_id, metadata, self.digest, preferred)
 

@@ -8,21 +8,28 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bkspark.client import Client
+from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import Fragment
 from bkspark.core.recovery import REST_NS_MAX
+from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.fanout import DRAIN_S
+from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
+from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import NetOptions
 from bkspark.wire.status import Status
+from tests.ledger.test_closing import does_nothing
+from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.virtual_loop import VirtualLoop
 
 LATE_S = DRAIN_S / 2
 """Later than any answer, and in time for a writer that closes its ledger."""
 CONNECT_S = 0.5
+QUESTIONS_FIRST = 15
+"""More than a bookie is asked before the pauses between two questions are the longest."""
 PAYLOADS = [b"entry %d" % number for number in range(5)]
 
 
@@ -37,11 +44,17 @@ class LateCluster(Cluster):
         await asyncio.sleep(self.late_s.get(port, 0.0))
         return await super().connect(factory, host, port)
 
-    def client(self) -> Client:
-        return Client(URI, tree=self.session(), net=NetOptions(connect_timeout_s=CONNECT_S + LATE_S))
+    def client(self, **options: Any) -> Client:
+        net = NetOptions(connect_timeout_s=CONNECT_S + LATE_S)
+        return Client(URI, tree=self.session(), net=net, **options)
 
     def named(self, names: Iterable[str]) -> list[FullBookie]:
         return [self.bookie(name) for name in names]
+
+    def let_reads(self, status: Status | None, names: Iterable[str] = ()) -> None:
+        """Let some bookies, or all, answer reads and fences with a status; None: with what they hold."""
+        for bookie in self.named(names) or self.bookies:
+            bookie.read_error = status
 
     def spares(self, names: Iterable[str]) -> list[FullBookie]:
         return [bookie for bookie in self.bookies if bookie.id not in names]
@@ -124,9 +137,58 @@ def test_recovery_waits_for_no_bookie_of_the_ledger_that_it_cannot_connect_to() 
     play(test)
 
 
-def test_bookies_that_refuse_load_for_long_are_asked_again_soon_after_they_have_time() -> None:
-    """For the length at the end of a ledger whose last fragment is empty: pauses between two questions have a limit."""
+def test_recovery_waits_for_a_bookie_that_owes_adds_as_long_as_the_clients_option_says() -> None:
+    async def test(cluster: LateCluster, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=3)
+        await writer.append_many(PAYLOADS)
+        names = writer.metadata.last_fragment.bookies
+        writer.abandon()
+
+        async def hang(old: Any, *arguments: Any) -> Any:
+            does_nothing(cluster.bookie(names[0]))
+            return await old(*arguments)
+
+        async with cluster.client(writer=WriterOptions(add_timeout_s=120.0)) as other:
+            with around(LedgerWriter, "submit_batch", hang):
+                began = loop.time()
+                closed = await other.recover(writer.ledger_id)
+            assert 120.0 < loop.time() - began < 130.0
+        assert (closed.last_entry, names[0] in closed.last_fragment.bookies) == (len(PAYLOADS) - 1, False)
+
+    play(test)
+
+
+def test_fences_that_are_refused_because_of_load_are_repeated_after_pauses() -> None:
     refused_s = 40.0
+    fences: list[str] = []
+
+    async def noted(old: Any, channel: BookieChannel, *arguments: Any) -> Any:
+        fences.append(channel.bookie)
+        return await old(channel, *arguments)
+
+    async def test(cluster: LateCluster, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many(PAYLOADS)
+        writer.abandon()
+        cluster.let_reads(Status.ETOOMANYREQUESTS)
+        loop.call_later(refused_s, cluster.let_reads, None)
+        with around(BookieChannel, "read_last_entry", noted):
+            assert (await client.recover(writer.ledger_id)).last_entry == len(PAYLOADS) - 1
+        assert len(fences) < 3 * (QUESTIONS_FIRST + refused_s / (REST_NS_MAX / 1e9))
+
+    play(test)
+
+
+def test_bookies_that_refuse_load_for_long_are_asked_again_soon_after_they_have_time() -> None:
+    """For the length at the end of a ledger whose last fragment is empty: the pauses grow, and have a limit."""
+    refused_s = 40.0
+    asked: list[str] = []
+
+    async def noted(old: Any, replicas: ReplicaReads, bookie: str, entry_id: int) -> Any:
+        asked.append(bookie)
+        return await old(replicas, bookie, entry_id)
 
     async def test(cluster: LateCluster, client: Client) -> None:
         loop = asyncio.get_running_loop()
@@ -140,14 +202,12 @@ def test_bookies_that_refuse_load_for_long_are_asked_again_soon_after_they_have_
         fragments = (*stored.metadata.fragments, Fragment(len(PAYLOADS), tuple(others[:2])))
         await ledgers.write(writer.ledger_id, replace(stored.metadata, fragments=fragments), stored.version)
 
-        def let_reads(status: Status | None) -> None:
-            for bookie in cluster.named(names):
-                bookie.read_error = status
-
-        let_reads(Status.ETOOMANYREQUESTS)
-        loop.call_later(refused_s, let_reads, None)
+        cluster.let_reads(Status.ETOOMANYREQUESTS, names)
+        loop.call_later(refused_s, cluster.let_reads, None, names)
         began = loop.time()
-        closed = await client.recover(writer.ledger_id)
+        with around(ReplicaReads, "length_at", noted):
+            closed = await client.recover(writer.ledger_id)
+        assert len(asked) < len(names) * (QUESTIONS_FIRST + refused_s / (REST_NS_MAX / 1e9))
         assert (closed.last_entry, closed.length) == (len(PAYLOADS) - 1, sum(map(len, PAYLOADS)))
         assert refused_s < loop.time() - began < refused_s + REST_NS_MAX / 1e9 + 1.0
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import ConfigurationError, NoSuchEntry, NoSuchLedger, ReadFailed
+from bkspark.errors import ClientClosed, ConfigurationError, NoSuchEntry, NoSuchLedger, ReadFailed
 from bkspark.ledger.patience import Patience
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, SnapshotReader, last_entries
 from bkspark.ledger.tail import TailWatch
@@ -48,12 +48,12 @@ def unanswered(request: protocol.Request) -> Iterable[protocol.Response]:
 
 
 class Held:
-    """A bookie's answers to V2 requests: it holds entries 0 to `last`, which a test may change."""
+    """A bookie's answers to V2 requests: it holds entries 0 to `last`, which carries `lac`. A test may change both."""
 
     def __init__(self, last: int, otherwise: int = Status.ENOENTRY, *, lac: int | None = None) -> None:
         self.last = last
         self.otherwise = otherwise
-        self._lac = lac
+        self.lac = lac
 
     def __call__(self, asked: Asked) -> bytes:
         is_last = asked.opcode == v2.READ and asked.entry_id == v2.LAST_ENTRY
@@ -63,7 +63,7 @@ class Held:
         if asked.opcode == v2.BATCH_READ:
             count = min(asked.entries_max, self.last + 1 - entry_id)
             return reply(asked, body=items(asked.ledger_id, entry_id, count))
-        lac = self._lac if is_last else None
+        lac = self.lac if is_last else None
         return reply(asked, body=sealed(asked.ledger_id, entry_id, lac=lac, length=10 * (entry_id + 1)))
 
 
@@ -148,6 +148,50 @@ def test_questions_for_the_end_have_ended_when_it_is_known() -> None:
         assert (last.lac, last.lap) == (3, 4)
 
     opened((Held(4), unanswered), (Held(4), no_entry_v3), (Held(2), no_entry_v3), quorums=(3, 3, 2))(test)
+
+
+def test_client_that_is_closed_while_a_ledger_is_opened_says_so() -> None:
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(4), unanswered) as bookie:
+            client, ledger_id = world.client(net=PATIENT), await world.ledger(bookie)
+            opening = asyncio.ensure_future(client.open(ledger_id))
+            while not tasks_of("last_entries.<locals>.ask"):
+                await asyncio.sleep(0)
+            await client.close()
+            with pytest.raises(ClientClosed):
+                await opening
+
+    play(test, 20)
+
+
+def test_last_entry_that_is_damaged_at_a_bookie_is_reported_and_asked_for_elsewhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def damaged(asked: Asked) -> bytes:
+        answer = bytearray(Held(4)(asked))
+        answer[-1] ^= 1
+        return bytes(answer)
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie, *_: HostileBookie) -> None:
+        assert reader.last_entry == 3
+        assert bookie.id in caplog.text
+        assert "another bookie is asked for it" in caplog.text
+
+    opened((damaged, no_entry_v3), (Held(4), no_entry_v3), (Held(4), unanswered), quorums=(3, 3, 3))(test)
+
+
+def test_copy_that_apaches_repair_sealed_before_a_new_fragment_counts_when_the_reader_knows_of_that() -> None:
+    """A copy may carry its own id as its LAC; an entry of the last fragment may not."""
+    held = Held(4)
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie) -> None:
+        stored = await world.ledgers.read(reader.ledger_id)
+        grown = replace(stored.metadata, fragments=(*stored.metadata.fragments, Fragment(5, (bookie.id,))))
+        await world.ledgers.write(reader.ledger_id, grown, stored.version)
+        held.lac = 4
+        assert await reader.refresh() == 4
+
+    opened((held, no_entry_v3))(test)
 
 
 @pytest.mark.parametrize("nothing", [Status.ENOENTRY, Status.ENOLEDGER])
