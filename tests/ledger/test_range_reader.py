@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import EntrySpan
-from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, PATIENCE, TRY_AGAIN_S
-from bkspark.errors import NoSuchEntry, ReadFailed
+from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, PATIENCE, TRY_AGAIN_S, ReadSpeeds
+from bkspark.errors import ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger.range_reader import (
     READ_AHEAD_SPANS,
     SCAN_BYTES_MIN,
@@ -251,14 +252,22 @@ def test_reader_that_reads_much_asks_the_other_bookies_once_to_compare() -> None
 
 def test_bookie_that_could_not_be_reached_is_not_asked_to_compare() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
-        reader, gone = reader_of(pool, bookies, preferred=1), bookies[1]
-        others = [bookies[0], bookies[2]]
+        (reader, later), gone = (reader_of(pool, bookies, preferred=1) for _ in range(2)), bookies[1]
+        others, name = [bookies[0], bookies[2]], gone.id
         await gone.__aexit__()
         assert await read(reader, 0, 9) == entries(0, 9)
         for bookie in others:
             know(pool, bookie, 1000.0)
-        for _ in range(3):
-            assert await read(reader, 0, 9) == entries(0, 9)
+        asked: list[str] = []
+
+        async def noted(old: Any, pool: BookiePool, bookie: str, *more: Any) -> Any:
+            asked.append(bookie)
+            return await old(pool, bookie, *more)
+
+        with around(BookiePool, "channel", noted):
+            for _ in range(3):
+                assert await read(later, 0, 9) == entries(0, 9)
+        assert name not in asked, "nor first, as the preferred one"
         assert sorted(len(bookie.asked) for bookie in others) == [0, 4]
 
     play([holds(9), holds(9), holds(9)], test)
@@ -312,6 +321,23 @@ def test_further_bookie_is_asked_when_an_answer_takes_longer_than_usual() -> Non
         assert [len(bookie.asked) for bookie in bookies] == [1, 1]
 
     play([silent, holds(9)], test)
+
+
+@pytest.mark.parametrize(("first", "further"), [(silent, 1), (fails, 0), (holds(9), 0)])
+def test_only_requests_beside_one_that_is_not_answered_count_as_further_ones(first: Answer, further: int) -> None:
+    """Their share of all requests is limited."""
+    counted: list[object] = []
+
+    def noted(old: Any, speeds: ReadSpeeds) -> None:
+        counted.append(speeds)
+        old(speeds)
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        assert len(counted) == further
+
+    with around(ReadSpeeds, "on_further", noted):
+        play([first, holds(9)], test, speculative_read_s=0.05 if further else FOR_EVER_S)
 
 
 def test_read_of_a_bookie_that_another_one_overtakes_is_given_up() -> None:
@@ -390,6 +416,60 @@ def test_local_read_is_tried_only_for_entries_that_no_bookie_was_asked_for_yet()
 
     with around(BookiePool, "read_local", noted):
         play([last_damaged, holds(9)], test, local_reads=True)
+
+
+def test_bookie_that_a_local_read_could_not_reach_is_not_asked_over_the_network_as_well() -> None:
+    """That would take as long again; and its failure is the first cause if no other bookie answers."""
+    asked: list[str] = []
+
+    async def noted(old: Any, pool: BookiePool, bookie: str, *more: Any) -> Any:
+        asked.append(bookie)
+        return await old(pool, bookie, *more)
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        names = tuple(bookie.id for bookie in bookies)
+        metadata, span = metadata_of(bookies).closed(8, 9 * SCAN_BYTES_MIN), EntrySpan(0, 9, names)
+        for bookie in bookies:
+            await bookie.__aexit__()
+        with pytest.raises(ReadFailed) as raised:
+            await RangeReader(pool, LEDGER, metadata, DIGEST, names[0]).read_span(span, 1 << 30)
+        assert asked == [*names]
+        assert raised.value.bookie == names[0]
+
+    with around(BookiePool, "channel", noted):
+        play([holds(9), holds(9)], test, local_reads=True)
+
+
+def test_read_under_which_the_client_is_closed_says_so() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reading = asyncio.ensure_future(read(reader_of(pool, bookies), 0, 9))
+        while not bookies[0].asked:
+            await asyncio.sleep(0)
+        await pool.close()
+        with pytest.raises(ClientClosed):
+            await reading
+
+    play([silent, holds(9)], test)
+
+
+def test_planned_reader_takes_copies_that_apaches_repair_has_sealed() -> None:
+    """In a closed ledger they may carry its last entry as their LAC, and nothing above."""
+
+    def copies(lac: int) -> Answer:
+        def answer(asked: Asked) -> bytes:
+            items = [sealed(LEDGER, entry_id, lac=lac, payload=payload_of(entry_id)) for entry_id in range(9)]
+            return reply(asked, body=b"".join(len(item).to_bytes(4, "big") + item for item in items))
+
+        return answer
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        right, wrong = bookies
+        for bookie, error in ((right, None), (wrong, ReadFailed)):
+            metadata = metadata_of([bookie]).closed(8, 90)
+            with pytest.raises(error) if error else contextlib.nullcontext():
+                assert await read(planned_reader(pool, LEDGER, metadata, b""), 0, 9) == entries(0, 9)
+
+    play([copies(8), copies(9)], test)
 
 
 # ---- in what pieces ----
