@@ -10,7 +10,7 @@ import weakref
 import pytest
 from kazoo.client import KazooClient
 
-from bkspark.errors import LedgerFenced
+from bkspark.errors import LedgerFenced, MetadataError
 from bkspark.log.election import Election
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.tree import Callback
@@ -174,6 +174,101 @@ def test_contender_whose_node_goes_before_it_is_watched_does_not_lead_without_on
             await election.win()
         assert await Election(store.session(), PATH, "other").contenders() == ["one"]
         assert not election.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_each_contender_watches_the_one_before_it_so_that_one_alone_wakes_when_the_leader_goes() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        first, *others = (Election(store.session(), PATH, f"process {number}") for number in range(3))
+        await first.win()
+        waiting = []
+        for number, election in enumerate(others):
+            waiting.append(asyncio.ensure_future(election.win()))
+            await in_line(first, number + 2)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(store._watches) < 3:
+                await asyncio.sleep(0)
+        names = sorted(await store.session().children(PATH), key=lambda name: name[-10:])
+        watched = [path.rpartition("/")[2] for path, *_ in store._watches]
+        assert sorted(watched, key=names.index) == [names[0], names[0], names[1]], "a leader watches its own node"
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+
+    asyncio.run(test())
+
+
+class LateTree(MemoryTree):
+    """A session that ends for its client while the first watch is set; the server has not noticed yet."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.is_ended = False
+
+    async def watch(self, path: str, callback: Callback) -> Callback:
+        stop = await super().watch(path, callback)
+        if not self.is_ended:
+            self.is_ended = True
+            for report in tuple(self._expired):
+                report()
+        return stop
+
+
+def test_contender_that_loses_its_place_while_it_wins_does_not_lead_by_that_place() -> None:
+    """The process may have seen `lost`, and then it does not act as the leader."""
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree = LateTree(store)
+        election = Election(tree, PATH, "one")
+        async with asyncio.timeout(DEADLINE_S):
+            await election.win()
+        assert tree.is_ended
+        assert not election.lost.is_set()
+        assert await Election(store.session(), PATH, "other").contenders() == ["one"]
+
+    asyncio.run(test())
+
+
+def test_contender_that_has_lost_its_place_goes_to_the_end_of_the_queue() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        first, second, third = (Election(store.session(), PATH, name) for name in ("first", "second", "third"))
+        await first.win()
+        waiting = []
+        for number, election in enumerate((second, third)):
+            waiting.append(asyncio.ensure_future(election.win()))
+            await in_line(first, number + 2)
+        second.lost.set()
+        await first.resign()
+        async with asyncio.timeout(DEADLINE_S):
+            await waiting[1]
+            assert not waiting[0].done()
+            await in_line(third, 2)
+            assert await third.contenders() == ["third", "second"]
+            await third.resign()
+            await waiting[0]
+        assert not second.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_end_of_the_session_is_reported_to_the_leader_though_the_store_cannot_be_asked() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        tree = store.session()
+        leader = Election(tree, PATH, "leader")
+        await leader.win()
+
+        async def away(*_: object) -> None:
+            raise MetadataError("the store is away")
+
+        vars(tree).update(exists=away)
+        for report in tuple(tree._expired):
+            report()
+        assert leader.lost.is_set()
 
     asyncio.run(test())
 
