@@ -10,10 +10,10 @@ import weakref
 import pytest
 from kazoo.client import KazooClient
 
-from bkspark.errors import LedgerFenced, MetadataError
+from bkspark.errors import LedgerFenced, MetadataAccessDenied, MetadataError
 from bkspark.log.election import Election
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.tree import Callback
+from bkspark.metadata.tree import Callback, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from tests.ledger.in_process import InProcessCluster, run
@@ -196,6 +196,129 @@ def test_each_contender_watches_the_one_before_it_so_that_one_alone_wakes_when_t
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
+
+    asyncio.run(test())
+
+
+def test_contender_before_this_one_that_goes_before_it_is_watched_is_not_waited_for() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        await Election(store.session(), PATH, "leader").win()
+        async with asyncio.timeout(DEADLINE_S):
+            await Election(OvertakenTree(store), PATH, "next").win()
+
+    asyncio.run(test())
+
+
+async def no_tasks() -> None:
+    """Return when what has just happened has been reported, and only the test is left to run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+
+
+class AwayTree(MemoryTree):
+    """A session in which `exists` fails as often as a test says."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.failures = 0
+
+    async def exists(self, path: str) -> Stat | None:
+        if self.failures:
+            self.failures -= 1
+            raise MetadataError("the store is away")
+        return await super().exists(path)
+
+
+@pytest.mark.parametrize("failures", [0, 3])
+def test_leader_has_lost_when_its_node_is_gone_and_not_when_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Also if the store cannot be asked at once."""
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree, other = AwayTree(store), store.session()
+        leader = Election(tree, PATH, "leader")
+        await leader.win()
+        (name,) = await other.children(PATH)
+        tree.failures = failures
+        await other.set(f"{PATH}/{name}", b"another identity", -1)
+        await no_tasks()
+        assert not leader.lost.is_set()
+        tree.failures = failures
+        await other.delete(f"{PATH}/{name}")
+        await no_tasks()
+        assert leader.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_contender_that_has_resigned_asks_for_its_node_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree, other = AwayTree(store), store.session()
+        leader = Election(tree, PATH, "leader")
+        await leader.win()
+        (name,) = await other.children(PATH)
+        tree.failures = 1 << 60
+        await other.set(f"{PATH}/{name}", b"another identity", -1)
+        await leader.resign()
+        await no_tasks()
+
+    asyncio.run(test())
+
+
+def test_node_that_is_gone_when_it_is_to_be_removed_or_read_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is there a pause, which is for a store that is away."""
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 2 * DEADLINE_S)
+
+    class Overtaken(MemoryTree):
+        async def delete(self, path: str, version: int = -1) -> None:
+            await super().delete(path, version)
+            await super().delete(path, version)
+
+        async def get(self, path: str) -> tuple[bytes, Stat]:
+            if path.endswith(last):
+                await super().delete(path)
+            return await super().get(path)
+
+    last = ""
+
+    async def test() -> None:
+        nonlocal last
+        store = MemoryStore()
+        leader = Election(Overtaken(store, 1 << 40, 10.0), PATH, "leader")
+        await leader.win()
+        joining = asyncio.ensure_future(Election(store.session(), PATH, "another").win())
+        await in_line(Election(store.session(), PATH, "observer"), 2)
+        last = max(await store.session().children(PATH), key=lambda name: name[-10:])
+        assert await leader.contenders() == ["leader"]
+        async with asyncio.timeout(DEADLINE_S):
+            await leader.resign()
+        joining.cancel()
+        await asyncio.wait([joining])
+
+    asyncio.run(test())
+
+
+def test_client_that_may_not_contend_is_refused_at_once() -> None:
+    async def test() -> None:
+        tree = MemoryStore().session()
+
+        async def denied(*_: object) -> list[str]:
+            raise MetadataAccessDenied("an access control list does not name this client")
+
+        vars(tree).update(children=denied)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(MetadataAccessDenied):
+                await Election(tree, PATH, "one").win()
 
     asyncio.run(test())
 
