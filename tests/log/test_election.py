@@ -275,8 +275,8 @@ def test_contender_that_has_resigned_asks_for_its_node_no_more(monkeypatch: pyte
     asyncio.run(test())
 
 
-def test_node_that_is_gone_when_it_is_to_be_removed_or_read_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is there a pause, which is for a store that is away."""
+def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause is for a store that is away."""
     monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 2 * DEADLINE_S)
 
     class Overtaken(MemoryTree):
