@@ -161,6 +161,24 @@ def test_close_that_is_cancelled_ends_the_writer_and_leaves_the_ledger_open() ->
     play(test)
 
 
+def test_close_that_is_cancelled_when_the_ledger_has_just_been_closed_ends_the_writer() -> None:
+    async def test(world: World) -> None:
+        await world.writer.append(b"0")
+        world.tree.is_holding = True
+        closing = asyncio.ensure_future(world.writer.close())
+        await world.tree.written.wait()
+        world.tree.answer.set_result(None)
+        while world.writer.core.state is not WriterState.CLOSED:
+            await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert ticks() == []
+        assert (await world.stored()).state is LedgerState.CLOSED
+
+    play(test)
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_sync_returns_after_the_appends_that_were_called_before_it(count: int, is_full: bool) -> None:
