@@ -136,7 +136,7 @@ class LedgerReader:
         self._metadata = metadata
         self._last = last
         self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
-        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
+        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else last.lap
         preferred = self._context.random.choice(metadata.last_fragment.bookies)
         self._range = RangeReader(self._context.pool, self._ledger_id, metadata, self.digest, preferred)
 
@@ -324,10 +324,12 @@ class LedgerReader:
                 except BookKeeperError as error:
                     await patience.bear(error)
                     continue
-                if self._metadata.is_closed and position > self._last_entry:
+                if position <= self._last_entry:
+                    continue  # the LAC grew while the caller had the last batch
+                if self._metadata.is_closed:
                     return
                 try:
-                    await tail.wait_beyond(max(position - 1, self._last_entry))
+                    await tail.wait_beyond(position - 1)
                 except BookKeeperError:
                     patience.exhaust()
                     raise

@@ -9,7 +9,6 @@ from typing import Any
 from bkspark import metrics, tracing
 from bkspark.core import writer_errors
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.pipeline import WriterState
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
@@ -131,14 +130,16 @@ class LedgerWriter(ClosedAtExit):
         return await sent - len(entries) + 1
 
     def _send_single(self, data: bytes) -> asyncio.Future[int]:
-        """Send one entry while nothing else is in flight; return a future of its id, done when acknowledged."""
+        """Send one entry while nothing else is in flight; return a future of its id, done when acknowledged.
+
+        Not for a recovery, which sends batches.
+        """
         core, sealer, entry_id = self.core, self._sealer, self.core.pending.next_entry
-        lac = core.lac if self._sealed_lac is None else self._sealed_lac
         if sealer.added_bytes:
             core.check_open()  # raise before sealing: an entry id is encrypted once, and the next call gets the same id
         size = len(data) + sealer.added_bytes
         span, context = NO_SPAN if tracing.tracer is None else self._begin_span(entry_id, 1, size)
-        sealed = sealer.seal_single(data, core.ledger_id, entry_id, lac, core.length, context)
+        sealed = sealer.seal_single(data, core.ledger_id, entry_id, core.lac, core.length, context)
         self._send(sealed, size, span)
         return self._window.wait_for(entry_id)
 
@@ -235,19 +236,12 @@ class LedgerWriter(ClosedAtExit):
                 closed. The message says which.
             MetadataError: it is unknown whether the ledger is closed.
         """
-        core = self.core
-        if core.state is WriterState.CLOSED:
-            return core.metadata
         self._is_closing = True
         try:
             await self.run.close(self.sync)
         finally:
-            if core.state is not WriterState.CLOSED:
-                self.abandon()
-        if core.error is not None:
-            raise core.error
-        self.run.stop()
-        return core.metadata
+            self.abandon()  # what is closed stays closed: its connections and timers are released
+        return self.core.metadata
 
     def abandon(self) -> None:
         """Stop without closing the ledger: pending entries fail with ClientClosed, and recovery finds the end."""

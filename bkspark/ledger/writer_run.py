@@ -175,13 +175,13 @@ class WriterRun:
     def _patience(self) -> Callable[[], Awaitable[bool]]:
         """Return a coroutine function that waits a moment and returns whether to ask the metadata store again.
 
-        It is True until STORE_AWAY_S after this call or until the writer ends.
+        It is True until STORE_AWAY_S after this call. The end of the writer cancels what waits (`stop`).
         """
         until = self._loop.time() + STORE_AWAY_S
 
         async def has_patience() -> bool:
             await asyncio.sleep(CONFIRM_PAUSE_S)
-            return self.core.error is None and self._loop.time() < until
+            return self._loop.time() < until
 
         return has_patience
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from random import Random
@@ -10,15 +11,23 @@ from typing import Any
 
 import pytest
 
-from bkspark.client import Client, WriterOptions
-from bkspark.errors import BookKeeperError, DataLoss, MetadataError, NoSuchLedger, ReadFailed
+from bkspark.client import Client, LedgerReader, WriterOptions
+from bkspark.core.tail import TailLimits
+from bkspark.errors import (
+    BookieUnavailable,
+    BookKeeperError,
+    DataLoss,
+    MetadataError,
+    NoSuchLedger,
+    ReadFailed,
+)
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.v3_channel import BookieV3Channel, PollResponse
 from bkspark.wire.status import Status
 from tests.crash.images import Loss
-from tests.planting import changed
+from tests.planting import around, changed
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -327,6 +336,124 @@ def test_entry_that_came_with_a_poll_is_given_once_it_is_proven(is_confirmed: bo
         await writer.close()
 
     play(test)
+
+
+def test_late_answer_to_an_earlier_poll_does_not_displace_the_entry_of_a_newer_one() -> None:
+    """Two bookies are polled; one answers the first poll when the other has answered its second one."""
+
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        for payload in (b"0", b"1"):
+            await writer.append(payload)
+        polled: list[tuple[str, int]] = []
+        newer = asyncio.Event()
+
+        async def poll(old: Any, channel: BookieV3Channel, ledger_id: int, lac: int, *more: Any) -> PollResponse:
+            polled.append((channel.bookie, lac))
+            is_late = len(polled) == 2
+            answer: PollResponse = await old(channel, ledger_id, lac, *more)
+            if is_late:
+                await newer.wait()
+            elif lac == 1:
+                newer.set()
+            return answer
+
+        reader = await world.reading.open(writer.ledger_id)
+        with around(BookieV3Channel, "poll_entry", poll):
+            async with aclosing(TailWatch(await world.reading.context(), reader)) as watch:
+                for number in (2, 3):
+                    waiting = asyncio.ensure_future(watch.wait_beyond(number - 2))
+                    await asyncio.sleep(1)
+                    await writer.append(b"%d" % number)
+                    await waiting
+                    early = watch.take_entry(number - 1)
+                    assert early is not None
+                    assert list(early) == [b"%d" % (number - 1)]
+        assert newer.is_set()
+        await writer.close()
+
+    play(test)
+
+
+@pytest.mark.parametrize("refusal", [Status.EIO, Status.ENOENTRY, Status.EUA, BookieUnavailable("it does not know V3")])
+def test_bookies_that_refuse_long_polls_are_polled_rarely(refusal: Status | BookieUnavailable) -> None:
+    """They are asked again after a pause for bookies that failed, not after the one for bookies without news."""
+    limits, watched_s = TailLimits(), 35.0
+    polled: list[str] = []
+
+    async def refuse(old: Any, channel: BookieV3Channel, *arguments: Any) -> PollResponse:
+        polled.append(channel.bookie)
+        if isinstance(refusal, BookieUnavailable):
+            raise refusal
+        return PollResponse(refusal, None, None)
+
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"0")
+        reader = await world.reading.open(writer.ledger_id)
+        with around(BookieV3Channel, "poll_entry", refuse):
+            following = world.follow(reader.follow())
+            await asyncio.sleep(watched_s)
+        assert len(set(polled)) == 3
+        assert len(polled) <= 3 * (1 + watched_s // (limits.retry_ns / 1e9))
+        following.cancel()
+        await writer.close()
+
+    play(test)
+
+
+def test_close_of_a_ledger_right_after_its_metadata_were_read_is_noticed() -> None:
+    """The watch is set before they are read: otherwise the follower would learn of the close by its next look alone."""
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"0")
+        reader = await world.reading.open(writer.ledger_id)
+
+        async def closing(old: Any, refreshed: LedgerReader) -> int:
+            lac: int = await old(refreshed)
+            await writer.close()
+            return lac
+
+        began = loop.time()
+        with around(LedgerReader, "refresh", closing):
+            async with asyncio.timeout(60):
+                await world.follow(reader.follow())
+        assert world.got == [b"0"]
+        assert loop.time() - began < TailLimits().look_ns / 1e9
+
+    play(test)
+
+
+def test_bookie_that_cannot_prove_its_hint_does_not_delay_the_entry() -> None:
+    """All bookies are asked for their last entries then, by plain reads."""
+    reported: list[object] = []
+
+    async def fail(old: Any, *arguments: Any) -> Any:
+        raise BookieUnavailable("the bookie dropped the connection")
+
+    async def test(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: reported.append(context))
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        for payload in (b"0", b"1"):
+            await writer.append(payload)
+        reader = await world.reading.open(writer.ledger_id)
+        following = world.follow(reader.follow())
+        await asyncio.sleep(1.0)
+        with around(BookieV3Channel, "read_lac", fail):
+            began = loop.time()
+            await writer.append(b"2")
+            while world.got != [b"0", b"1"]:
+                await asyncio.sleep(0.01)
+        assert loop.time() - began < TailLimits().look_ns / 2e9
+        following.cancel()
+        await writer.close()
+
+    play(test)
+    gc.collect()
+    assert reported == []
 
 
 def test_patience_of_a_follower_begins_again_with_every_entry() -> None:

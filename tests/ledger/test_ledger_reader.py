@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import ConfigurationError, NoSuchEntry, ReadFailed
-from bkspark.ledger.reader import LedgerReader, LedgerTimes, SnapshotReader
+from bkspark.errors import ClientClosed, ConfigurationError, NoSuchEntry, NoSuchLedger, ReadFailed
+from bkspark.ledger.patience import Patience
+from bkspark.ledger.reader import LedgerReader, LedgerTimes, SnapshotReader, last_entries
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.pool import NetOptions
@@ -19,6 +20,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, items, no_entry_v3, play, reply, sealed
+from tests.ledger.test_after_calls import tasks_of
 
 PATIENT = NetOptions(read_timeout_s=3600.0, speculative_read_s=3600.0)
 """No test waits that long for a bookie."""
@@ -46,12 +48,12 @@ def unanswered(request: protocol.Request) -> Iterable[protocol.Response]:
 
 
 class Held:
-    """A bookie's answers to V2 requests: it holds entries 0 to `last`, which a test may change."""
+    """A bookie's answers to V2 requests: it holds entries 0 to `last`, which carries `lac`. A test may change both."""
 
     def __init__(self, last: int, otherwise: int = Status.ENOENTRY, *, lac: int | None = None) -> None:
         self.last = last
         self.otherwise = otherwise
-        self._lac = lac
+        self.lac = lac
 
     def __call__(self, asked: Asked) -> bytes:
         is_last = asked.opcode == v2.READ and asked.entry_id == v2.LAST_ENTRY
@@ -61,7 +63,7 @@ class Held:
         if asked.opcode == v2.BATCH_READ:
             count = min(asked.entries_max, self.last + 1 - entry_id)
             return reply(asked, body=items(asked.ledger_id, entry_id, count))
-        lac = self._lac if is_last else None
+        lac = self.lac if is_last else None
         return reply(asked, body=sealed(asked.ledger_id, entry_id, lac=lac, length=10 * (entry_id + 1)))
 
 
@@ -134,6 +136,62 @@ def test_bookie_that_is_silent_delays_nothing_while_the_others_cover_every_write
         assert await reader.refresh() == 3
 
     opened((Held(4), unanswered), (Held(4), no_entry_v3), (Held(2), no_entry_v3), quorums=(3, 3, 2))(test)
+
+
+def test_questions_for_the_end_have_ended_when_it_is_known() -> None:
+    """A silent bookie owes its answer for as long as the time-out says: no task waits for it any more."""
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        pool = (await world.client(net=PATIENT).context()).pool
+        last = await last_entries(pool, reader.ledger_id, reader.metadata, DIGEST)
+        assert tasks_of("last_entries.<locals>.ask") == []
+        assert (last.lac, last.lap) == (3, 4)
+
+    opened((Held(4), unanswered), (Held(4), no_entry_v3), (Held(2), no_entry_v3), quorums=(3, 3, 2))(test)
+
+
+def test_client_that_is_closed_while_a_ledger_is_opened_says_so() -> None:
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(4), unanswered) as bookie:
+            client, ledger_id = world.client(net=PATIENT), await world.ledger(bookie)
+            opening = asyncio.ensure_future(client.open(ledger_id))
+            while not tasks_of("last_entries.<locals>.ask"):
+                await asyncio.sleep(0)
+            await client.close()
+            with pytest.raises(ClientClosed):
+                await opening
+
+    play(test, 20)
+
+
+def test_last_entry_that_is_damaged_at_a_bookie_is_reported_and_asked_for_elsewhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def damaged(asked: Asked) -> bytes:
+        answer = bytearray(Held(4)(asked))
+        answer[-1] ^= 1
+        return bytes(answer)
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie, *_: HostileBookie) -> None:
+        assert reader.last_entry == 3
+        assert bookie.id in caplog.text
+        assert "another bookie is asked for it" in caplog.text
+
+    opened((damaged, no_entry_v3), (Held(4), no_entry_v3), (Held(4), unanswered), quorums=(3, 3, 3))(test)
+
+
+def test_copy_that_apaches_repair_sealed_before_a_new_fragment_counts_when_the_reader_knows_of_that() -> None:
+    """A copy may carry its own id as its LAC; an entry of the last fragment may not."""
+    held = Held(4)
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie) -> None:
+        stored = await world.ledgers.read(reader.ledger_id)
+        grown = replace(stored.metadata, fragments=(*stored.metadata.fragments, Fragment(5, (bookie.id,))))
+        await world.ledgers.write(reader.ledger_id, grown, stored.version)
+        held.lac = 4
+        assert await reader.refresh() == 4
+
+    opened((held, no_entry_v3))(test)
 
 
 @pytest.mark.parametrize("nothing", [Status.ENOENTRY, Status.ENOLEDGER])
@@ -342,6 +400,60 @@ def test_follower_of_a_closed_ledger_ends_after_its_last_entry() -> None:
             assert await entries(reader.follow(first)) == expected
 
     opened((Held(3), no_entry_v3))(test)
+
+
+def test_follower_gives_what_was_confirmed_while_its_caller_had_the_entries_before() -> None:
+    """Another user of the reader refreshes it meanwhile. The follower waited for an entry beyond the new LAC, and gave
+    those up to it only then."""
+    held = Held(4)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        found: list[int] = []
+        async with aclosing(reader.follow()) as batches, asyncio.timeout(10):
+            async for batch in batches:
+                found += range(batch.first_entry, batch.end_entry)
+                if len(found) == 8:
+                    break
+                held.last += 2
+                assert await reader.refresh() == held.last - 1
+        assert found == list(range(8))
+
+    opened((held, no_entry_v3))(test)
+
+
+def test_follower_of_a_ledger_that_was_closed_while_its_caller_had_entries_reads_on_to_the_end() -> None:
+    held = Held(4)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        found: list[int] = []
+        async with aclosing(reader.follow()) as batches, asyncio.timeout(10):
+            async for batch in batches:
+                if not found:
+                    held.last = 7
+                    await close(world, reader, 7)
+                    await reader.refresh()
+                found += range(batch.first_entry, batch.end_entry)
+        assert found == list(range(8))
+
+    opened((held, no_entry_v3))(test)
+
+
+def test_caller_whose_follower_gave_up_is_not_patient_elsewhere() -> None:
+    """The parts of one call share their patience: that of a log's follower has followers of ledgers."""
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        patience = Patience(3600.0, asyncio.get_running_loop().time)
+        async with aclosing(reader.follow_patiently(0, 1 << 20, patience)) as batches:
+            assert (await anext(batches)).end_entry == 4
+            await world.ledgers.delete(reader.ledger_id)
+            with pytest.raises(NoSuchLedger):
+                await anext(batches)
+        passing = ReadFailed("too few bookies answered")
+        with pytest.raises(ReadFailed) as raised:
+            await patience.bear(passing)
+        assert raised.value is passing
+
+    opened((Held(4), no_entry_v3))(test)
 
 
 def test_entry_that_came_with_a_poll_is_not_given_before_it_is_proven() -> None:

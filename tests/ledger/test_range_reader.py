@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import EntrySpan
-from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, TRY_AGAIN_S
-from bkspark.errors import NoSuchEntry, ReadFailed
+from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, PATIENCE, TRY_AGAIN_S, ReadSpeeds
+from bkspark.errors import ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger.range_reader import (
     READ_AHEAD_SPANS,
+    SCAN_BYTES_MIN,
     SPAN_ENTRIES_FIRST,
     RangeReader,
     mean_entry_bytes,
@@ -23,6 +25,7 @@ from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from tests.ledger.hostile import DIGEST, Asked, HostileBookie, reply, sealed
+from tests.planting import around
 
 LEDGER = 7
 FOR_EVER_S = 3600.0
@@ -173,6 +176,14 @@ def test_silent_bookies_delay_a_read_by_the_speculative_time_each_and_fail_none(
     play([silent, silent, holds(9)], test, speculative_read_s=0.05)
 
 
+def test_failure_of_a_further_bookie_is_followed_by_the_next_one_while_the_first_is_silent() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        assert [len(bookie.asked) for bookie in bookies] == [1, 1, 1]
+
+    play([silent, fails, holds(9)], test, speculative_read_s=0.05)
+
+
 def test_next_bookie_is_asked_for_what_the_first_one_lacks_and_for_no_more() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
@@ -241,14 +252,22 @@ def test_reader_that_reads_much_asks_the_other_bookies_once_to_compare() -> None
 
 def test_bookie_that_could_not_be_reached_is_not_asked_to_compare() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
-        reader, gone = reader_of(pool, bookies, preferred=1), bookies[1]
-        others = [bookies[0], bookies[2]]
+        (reader, later), gone = (reader_of(pool, bookies, preferred=1) for _ in range(2)), bookies[1]
+        others, name = [bookies[0], bookies[2]], gone.id
         await gone.__aexit__()
         assert await read(reader, 0, 9) == entries(0, 9)
         for bookie in others:
             know(pool, bookie, 1000.0)
-        for _ in range(3):
-            assert await read(reader, 0, 9) == entries(0, 9)
+        asked: list[str] = []
+
+        async def noted(old: Any, pool: BookiePool, bookie: str, *more: Any) -> Any:
+            asked.append(bookie)
+            return await old(pool, bookie, *more)
+
+        with around(BookiePool, "channel", noted):
+            for _ in range(3):
+                assert await read(later, 0, 9) == entries(0, 9)
+        assert name not in asked, "nor first, as the preferred one"
         assert sorted(len(bookie.asked) for bookie in others) == [0, 4]
 
     play([holds(9), holds(9), holds(9)], test)
@@ -304,6 +323,23 @@ def test_further_bookie_is_asked_when_an_answer_takes_longer_than_usual() -> Non
     play([silent, holds(9)], test)
 
 
+@pytest.mark.parametrize(("first", "further"), [(silent, 1), (fails, 0), (holds(9), 0)])
+def test_only_requests_beside_one_that_is_not_answered_count_as_further_ones(first: Answer, further: int) -> None:
+    """Their share of all requests is limited."""
+    counted: list[object] = []
+
+    def noted(old: Any, speeds: ReadSpeeds) -> None:
+        counted.append(speeds)
+        old(speeds)
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        assert len(counted) == further
+
+    with around(ReadSpeeds, "on_further", noted):
+        play([first, holds(9)], test, speculative_read_s=0.05 if further else FOR_EVER_S)
+
+
 def test_read_of_a_bookie_that_another_one_overtakes_is_given_up() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
@@ -312,6 +348,22 @@ def test_read_of_a_bookie_that_another_one_overtakes_is_given_up() -> None:
         assert not reading
 
     play([silent, holds(9)], test, speculative_read_s=0.001)
+
+
+def test_bookie_that_another_one_overtakes_is_as_slow_as_it_was_waited_for() -> None:
+    """Its answer never comes, so that it would stay the first to be asked."""
+    waited_s = 0.05
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
+        known_s = pool.speeds.patience_s([bookies[0].id], 90, asyncio.get_running_loop().time())
+        assert known_s is not None
+        assert known_s > PATIENCE * 0.9 * waited_s  # a timer may be a little early
+        assert bookies[0].id in pool.speeds.slow(
+            [bookie.id for bookie in bookies], 90, asyncio.get_running_loop().time()
+        )
+
+    play([silent, holds(9)], test, speculative_read_s=waited_s)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -338,6 +390,86 @@ def test_requests_that_needed_no_further_bookie_do_not_count_as_such() -> None:
         assert len(bookies[0].asked) == int(2 * FURTHER_MAX)
 
     play([holds(9), holds(9)], test)
+
+
+def test_local_read_is_tried_only_for_entries_that_no_bookie_was_asked_for_yet() -> None:
+    """The first bookie's entry 5 is damaged: what follows comes from the next bookie, over the network."""
+    tried: list[tuple[str, int]] = []
+
+    def last_damaged(asked: Asked) -> bytes:
+        answer = bytearray(holds(9, at_once=6)(asked) or b"")
+        answer[-1] ^= 1
+        return bytes(answer)
+
+    async def noted(old: Any, pool: BookiePool, bookie: str, ledger_id: int, first_entry: int, *more: Any) -> Any:
+        tried.append((bookie, first_entry))
+        return await old(pool, bookie, ledger_id, first_entry, *more)
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        one, other = bookies
+        metadata = metadata_of(bookies).closed(8, 9 * SCAN_BYTES_MIN)
+        reader = RangeReader(pool, LEDGER, metadata, DIGEST, one.id)
+        span = EntrySpan(0, 9, (one.id, other.id))
+        assert list(await reader.read_span(span, 1 << 30)) == entries(0, 9)
+        assert tried == [(one.id, 0)]
+        assert [each.entry_id for each in other.asked] == [5]
+
+    with around(BookiePool, "read_local", noted):
+        play([last_damaged, holds(9)], test, local_reads=True)
+
+
+def test_bookie_that_a_local_read_could_not_reach_is_not_asked_over_the_network_as_well() -> None:
+    """That would take as long again; and its failure is the first cause if no other bookie answers."""
+    asked: list[str] = []
+
+    async def noted(old: Any, pool: BookiePool, bookie: str, *more: Any) -> Any:
+        asked.append(bookie)
+        return await old(pool, bookie, *more)
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        names = tuple(bookie.id for bookie in bookies)
+        metadata, span = metadata_of(bookies).closed(8, 9 * SCAN_BYTES_MIN), EntrySpan(0, 9, names)
+        for bookie in bookies:
+            await bookie.__aexit__()
+        with pytest.raises(ReadFailed) as raised:
+            await RangeReader(pool, LEDGER, metadata, DIGEST, names[0]).read_span(span, 1 << 30)
+        assert asked == [*names]
+        assert raised.value.bookie == names[0]
+
+    with around(BookiePool, "channel", noted):
+        play([holds(9), holds(9)], test, local_reads=True)
+
+
+def test_read_under_which_the_client_is_closed_says_so() -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reading = asyncio.ensure_future(read(reader_of(pool, bookies), 0, 9))
+        while not bookies[0].asked:
+            await asyncio.sleep(0)
+        await pool.close()
+        with pytest.raises(ClientClosed):
+            await reading
+
+    play([silent, holds(9)], test)
+
+
+def test_planned_reader_takes_copies_that_apaches_repair_has_sealed() -> None:
+    """In a closed ledger they may carry its last entry as their LAC, and nothing above."""
+
+    def copies(lac: int) -> Answer:
+        def answer(asked: Asked) -> bytes:
+            items = [sealed(LEDGER, entry_id, lac=lac, payload=payload_of(entry_id)) for entry_id in range(9)]
+            return reply(asked, body=b"".join(len(item).to_bytes(4, "big") + item for item in items))
+
+        return answer
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        right, wrong = bookies
+        for bookie, error in ((right, None), (wrong, ReadFailed)):
+            metadata = metadata_of([bookie]).closed(8, 90)
+            with pytest.raises(error) if error else contextlib.nullcontext():
+                assert await read(planned_reader(pool, LEDGER, metadata, b""), 0, 9) == entries(0, 9)
+
+    play([copies(8), copies(9)], test)
 
 
 # ---- in what pieces ----

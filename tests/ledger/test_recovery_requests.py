@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, LedgerRecoveryFailed, NotEnoughBookies, UnauthorizedAccess
-from bkspark.net.pool import NetOptions
+from bkspark.ledger import writer
+from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
 from bkspark.wire.status import Status
 from tests.ledger.holders import FOR_EVER_S, PATIENT, Holder, flags_of, header_of, register, with_bookies
-from tests.ledger.hostile import PAYLOAD, Asked, HostileBookie, World, reply
+from tests.ledger.hostile import PAYLOAD, Asked, HostileBookie, World, reply, sealed
+from tests.planting import around
 
 WITH_KEY = v2.READ_BYTES + len(master_key(b""))
 
@@ -43,6 +46,22 @@ def test_every_read_of_a_recovery_fences_and_every_add_has_the_recoverys_flags_a
             assert all(each.body.endswith(PAYLOAD) for each in bookie.asked if each.opcode == v2.ADD)
 
     with_bookies(*(Holder(range(25), fence=Status.ENOENTRY) for _ in range(3)))(test)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1024])
+def test_entries_that_a_recovery_copies_carry_the_bytes_up_to_each(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """Also if they begin in the middle of the ledger, and are sent in several pieces."""
+    monkeypatch.setattr(writer, "PIECE_ENTRIES_MAX", piece)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        fragments = (Fragment(0, (bookie.id,)), Fragment(5, (bookie.id,)))
+        ledger_id = await world.ledger(metadata=LedgerMetadata(1, 1, 1, fragments))
+        closed = await world.client(net=PATIENT).recover(ledger_id)
+        assert (closed.last_entry, closed.length) == (24, 250)
+        headers = [header_of(each) for each in bookie.asked if each.opcode == v2.ADD]
+        assert headers == [(ledger_id, entry_id, 4, 10 * (entry_id + 1)) for entry_id in range(5, 25)]
+
+    with_bookies(Holder(range(25), fence=Status.ENOENTRY))(test)
 
 
 def test_recoveries_one_after_the_other_need_one_connection_to_a_bookie() -> None:
@@ -311,3 +330,30 @@ def test_bookie_that_refuses_load_is_asked_again_for_the_length() -> None:
 
 def test_ledger_whose_last_entry_no_bookie_has_is_closed_without_a_length() -> None:
     assert closed_with_empty_fragment(Holder(), Holder()) == (3, 0)
+
+
+def test_length_is_read_from_a_copy_that_apaches_repair_has_sealed_with_its_own_lac() -> None:
+    """Such a copy of an entry before the last fragment may carry the entry's own id as its LAC."""
+
+    def copy(asked: Asked) -> bytes:
+        return reply(asked, body=sealed(asked.ledger_id, 3, lac=3, length=40))
+
+    assert closed_with_empty_fragment(Holder(), copy) == (3, 40)
+
+
+def test_recovery_uses_connections_of_its_own_to_fence_to_read_and_to_write() -> None:
+    """On a shared one, the answer to a read that does not fence could be taken for that of a fenced bookie."""
+    used: list[int] = []
+
+    async def noted(old: Any, pool: BookiePool, bookie: str, connection_index: int = 0) -> Any:
+        used.append(connection_index)
+        return await old(pool, bookie, connection_index)
+
+    async def test(world: World, *bookies: HostileBookie) -> None:
+        ledger_id = await world.ledger(*bookies, quorums=(3, 3, 2))
+        with around(BookiePool, "channel", noted):
+            assert (await world.client(net=PATIENT).recover(ledger_id)).last_entry == 5
+        assert set(used) == {1}
+        assert len(used) >= 9, "each bookie is fenced, read and written"
+
+    with_bookies(*(Holder(range(6), fence=Status.ENOENTRY) for _ in range(3)))(test)

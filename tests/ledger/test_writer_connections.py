@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerState
+from bkspark.core.placement import FLAT, Topology
+from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies
 from bkspark.ledger import writer_run
+from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from tests.ledger.holders import FOR_EVER_S, PATIENT, Holder, adds_of, flags_of, header_of, register, with_bookies
 from tests.ledger.hostile import Asked, HostileBookie, World
+from tests.planting import around
 
 PATIENT_WRITER = WriterOptions(add_timeout_s=FOR_EVER_S)
 
@@ -128,6 +133,33 @@ def test_bookie_that_answers_an_add_with_an_error_is_replaced(status: Status) ->
         assert await writer.append_many([b"0", b"1"]) == 1
         assert set((await writer.close()).last_fragment.bookies) == {one.id, spare.id}
         assert entries_at(spare) == [0, 1]
+
+    with_bookies(Holder(), Holder(refuse=refuse), Holder())(test)
+
+
+def test_bookie_that_a_writer_gave_up_is_avoided_though_it_can_be_reached() -> None:
+    """By the search for another bookie, which follows at once, and by every later one."""
+    known: list[Topology] = []
+
+    def noted(old: Any, core: WriterCore, writable: Any, topology: Topology = FLAT) -> Any:
+        known.append(topology)
+        return old(core, writable, topology)
+
+    def refuse(asked: Asked) -> int | None:
+        return Status.EIO if asked.opcode == v2.ADD else None
+
+    async def test(world: World, one: HostileBookie, broken: HostileBookie, spare: HostileBookie) -> None:
+        for bookie in (one, broken):
+            await register(world, bookie)
+        client = world.client(net=PATIENT, writer=PATIENT_WRITER, placement=PlacementOptions(quarantine_failures=1))
+        writer = await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+        await register(world, spare)
+        with around(WriterCore, "on_writable_bookies", noted):
+            assert await writer.append(b"0") == 0
+        assert [topology.avoided for topology in known] == [{broken.id}]
+        found = await (await client.context()).watcher.candidates(2)
+        assert (found.topology.avoided, broken.id in found.writable) == ({broken.id}, True)
+        writer.abandon()
 
     with_bookies(Holder(), Holder(refuse=refuse), Holder())(test)
 

@@ -10,10 +10,10 @@ import weakref
 import pytest
 from kazoo.client import KazooClient
 
-from bkspark.errors import LedgerFenced
+from bkspark.errors import LedgerFenced, MetadataAccessDenied, MetadataError
 from bkspark.log.election import Election
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.tree import Callback
+from bkspark.metadata.tree import Callback, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from tests.ledger.in_process import InProcessCluster, run
@@ -174,6 +174,224 @@ def test_contender_whose_node_goes_before_it_is_watched_does_not_lead_without_on
             await election.win()
         assert await Election(store.session(), PATH, "other").contenders() == ["one"]
         assert not election.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_each_contender_watches_the_one_before_it_so_that_one_alone_wakes_when_the_leader_goes() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        first, *others = (Election(store.session(), PATH, f"process {number}") for number in range(3))
+        await first.win()
+        waiting = []
+        for number, election in enumerate(others):
+            waiting.append(asyncio.ensure_future(election.win()))
+            await in_line(first, number + 2)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(store._watches) < 3:
+                await asyncio.sleep(0)
+        names = sorted(await store.session().children(PATH), key=lambda name: name[-10:])
+        watched = [path.rpartition("/")[2] for path, *_ in store._watches]
+        assert sorted(watched, key=names.index) == [names[0], names[0], names[1]], "a leader watches its own node"
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+
+    asyncio.run(test())
+
+
+def test_contender_before_this_one_that_goes_before_it_is_watched_is_not_waited_for() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        await Election(store.session(), PATH, "leader").win()
+        async with asyncio.timeout(DEADLINE_S):
+            await Election(OvertakenTree(store), PATH, "next").win()
+
+    asyncio.run(test())
+
+
+async def no_tasks() -> None:
+    """Return when what has just happened has been reported, and only the test is left to run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+
+
+class AwayTree(MemoryTree):
+    """A session in which `exists` fails as often as a test says."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.failures = 0
+
+    async def exists(self, path: str) -> Stat | None:
+        if self.failures:
+            self.failures -= 1
+            raise MetadataError("the store is away")
+        return await super().exists(path)
+
+
+@pytest.mark.parametrize("failures", [0, 3])
+def test_leader_has_lost_when_its_node_is_gone_and_not_when_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Also if the store cannot be asked at once."""
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree, other = AwayTree(store), store.session()
+        leader = Election(tree, PATH, "leader")
+        await leader.win()
+        (name,) = await other.children(PATH)
+        tree.failures = failures
+        await other.set(f"{PATH}/{name}", b"another identity", -1)
+        await no_tasks()
+        assert not leader.lost.is_set()
+        tree.failures = failures
+        await other.delete(f"{PATH}/{name}")
+        await no_tasks()
+        assert leader.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_contender_that_has_resigned_asks_for_its_node_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree, other = AwayTree(store), store.session()
+        leader = Election(tree, PATH, "leader")
+        await leader.win()
+        (name,) = await other.children(PATH)
+        tree.failures = 1 << 60
+        await other.set(f"{PATH}/{name}", b"another identity", -1)
+        await leader.resign()
+        await no_tasks()
+
+    asyncio.run(test())
+
+
+def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause is for a store that is away."""
+    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 2 * DEADLINE_S)
+
+    class Overtaken(MemoryTree):
+        async def delete(self, path: str, version: int = -1) -> None:
+            await super().delete(path, version)
+            await super().delete(path, version)
+
+        async def get(self, path: str) -> tuple[bytes, Stat]:
+            if path.endswith(last):
+                await super().delete(path)
+            return await super().get(path)
+
+    last = ""
+
+    async def test() -> None:
+        nonlocal last
+        store = MemoryStore()
+        leader = Election(Overtaken(store, 1 << 40, 10.0), PATH, "leader")
+        await leader.win()
+        joining = asyncio.ensure_future(Election(store.session(), PATH, "another").win())
+        await in_line(Election(store.session(), PATH, "observer"), 2)
+        last = max(await store.session().children(PATH), key=lambda name: name[-10:])
+        assert await leader.contenders() == ["leader"]
+        async with asyncio.timeout(DEADLINE_S):
+            await leader.resign()
+        joining.cancel()
+        await asyncio.wait([joining])
+
+    asyncio.run(test())
+
+
+def test_client_that_may_not_contend_is_refused_at_once() -> None:
+    async def test() -> None:
+        tree = MemoryStore().session()
+
+        async def denied(*_: object) -> list[str]:
+            raise MetadataAccessDenied("an access control list does not name this client")
+
+        vars(tree).update(children=denied)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(MetadataAccessDenied):
+                await Election(tree, PATH, "one").win()
+
+    asyncio.run(test())
+
+
+class LateTree(MemoryTree):
+    """A session that ends for its client while the first watch is set; the server has not noticed yet."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.is_ended = False
+
+    async def watch(self, path: str, callback: Callback) -> Callback:
+        stop = await super().watch(path, callback)
+        if not self.is_ended:
+            self.is_ended = True
+            for report in tuple(self._expired):
+                report()
+        return stop
+
+
+def test_contender_that_loses_its_place_while_it_wins_does_not_lead_by_that_place() -> None:
+    """The process may have seen `lost`, and then it does not act as the leader."""
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree = LateTree(store)
+        election = Election(tree, PATH, "one")
+        async with asyncio.timeout(DEADLINE_S):
+            await election.win()
+        assert tree.is_ended
+        assert not election.lost.is_set()
+        assert await Election(store.session(), PATH, "other").contenders() == ["one"]
+
+    asyncio.run(test())
+
+
+def test_contender_that_has_lost_its_place_goes_to_the_end_of_the_queue() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        first, second, third = (Election(store.session(), PATH, name) for name in ("first", "second", "third"))
+        await first.win()
+        waiting = []
+        for number, election in enumerate((second, third)):
+            waiting.append(asyncio.ensure_future(election.win()))
+            await in_line(first, number + 2)
+        second.lost.set()
+        await first.resign()
+        async with asyncio.timeout(DEADLINE_S):
+            await waiting[1]
+            assert not waiting[0].done()
+            await in_line(third, 2)
+            assert await third.contenders() == ["third", "second"]
+            await third.resign()
+            await waiting[0]
+        assert not second.lost.is_set()
+
+    asyncio.run(test())
+
+
+def test_end_of_the_session_is_reported_to_the_leader_though_the_store_cannot_be_asked() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        tree = store.session()
+        leader = Election(tree, PATH, "leader")
+        await leader.win()
+
+        async def away(*_: object) -> None:
+            raise MetadataError("the store is away")
+
+        vars(tree).update(exists=away)
+        for report in tuple(tree._expired):
+            report()
+        assert leader.lost.is_set()
 
     asyncio.run(test())
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 
-from bkspark.client import Client
+from bkspark.client import Client, LedgerWriter
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, NoSuchLedger, SchemaMismatch, VersionPublished
+from bkspark.errors import DataLoss, MetadataError, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner
-from bkspark.log.epochs import EpochCommitter, Output
+from bkspark.log.epochs import LEDGERS_TRIED_MAX, EpochCommitter, Output
 from bkspark.log.positions import Position
 from bkspark.log.schemas import SchemaChange, StoredSchema
-from bkspark.log.sharing import SharedLedger
+from bkspark.log.sharing import RETIRE_MARGIN_S, SHARED_AGE_S, SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
 from tests.ledger.in_process import InProcessCluster, run
+from tests.ledger.test_after_calls import ticks
+from tests.planting import around
 
 ONE = LedgerOptions(1, 1, 1)
 QUERY = "q"
@@ -394,5 +396,170 @@ def test_opening_for_writing_and_epochs_go_on_side_by_side(tmp_path):
             await epochs(commit, [1])
         await epochs(commit, [2])
         assert await content(log) == ["0", "w", "1", "2"]
+
+    run_on_one(tmp_path, test)
+
+
+def test_epoch_that_another_process_published_meanwhile_leaves_no_ledger_of_this_one(tmp_path):
+    """Between the check and the change; the rows that were appended here are not part of the log."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        first, second = committer(log), committer(log)
+        assert await first.append([rows("a")], (QUERY, 0))
+
+        async def not_yet(old: object, log: Log, publisher: object) -> bool:
+            return False
+
+        with around(Log, "has_published", not_yet):
+            assert not await second.append([rows("again")], (QUERY, 0))
+        assert len(await ledgers(client)) == 1
+        assert await second.append([rows("b")], (QUERY, 1))
+        assert await content(log) == ["a", "b"]
+
+    run_on_one(tmp_path, test)
+
+
+@pytest.mark.parametrize(("is_own", "tries"), [(True, 1), (False, LEDGERS_TRIED_MAX)])
+def test_epoch_is_tried_again_for_a_lost_shared_ledger_alone_and_not_for_ever(tmp_path, is_own, tries):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        output = await ledger_of(log, "a")
+        own = output.ledgers[0].ledger_id
+        made: list[int] = []
+
+        async def lost(old: object, commit: EpochCommitter, *_: object) -> bool:
+            made.append(1)
+            raise DataLoss("a ledger is gone", ledger_id=own if is_own else own + 1)
+
+        with around(EpochCommitter, "_append_once", lost), pytest.raises(DataLoss):
+            await committer(log).append([output, rows("b")], (QUERY, 0))
+        assert len(made) == tries
+
+    run_on_one(tmp_path, test)
+
+
+def test_repeated_replacement_of_the_content_makes_no_ledger(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        assert await committer(log).overwrite([rows("a")], (QUERY, 0))
+        before = await ledgers(client)
+        made: list[SegmentOwner] = []
+
+        async def noted(old: Callable[..., Awaitable[object]], log: Log, owner: SegmentOwner, *more: object) -> object:
+            made.append(owner)
+            return await old(log, owner, *more)
+
+        with around(Log, "create_attempt", noted):
+            assert not await committer(log).overwrite([rows("again")], (QUERY, 0))
+        assert (made, await ledgers(client), await content(log)) == ([], before, ["a"])
+
+    run_on_one(tmp_path, test)
+
+
+def test_replacement_whose_ledger_cannot_be_closed_leaves_no_ledger(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+
+        async def fail(old: object, shared: SharedLedger) -> None:
+            raise MetadataError("the metadata store is away")
+
+        with around(SharedLedger, "close", fail), pytest.raises(MetadataError):
+            await committer(log).overwrite([rows("a")], (QUERY, 0))
+        assert (await ledgers(client), await pending(log), await content(log)) == ([], [], [])
+
+    run_on_one(tmp_path, test)
+
+
+def test_batches_without_entries_begin_no_ledger(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        commit = committer(log)
+        assert await commit.append([Output(entries=(EntryBatch.of([]),))], (QUERY, 0))
+        assert await ledgers(client) == []
+        assert await commit.append([rows("a"), Output(entries=(EntryBatch.of([]),)), rows("b")], (QUERY, 1))
+        assert await content(log) == ["a", "b"]
+
+    run_on_one(tmp_path, test)
+
+
+def test_bytes_of_a_slice_are_those_of_its_entries(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        commit = committer(log)
+        for epoch, text in enumerate(("a", "bb", "ccc")):
+            assert await commit.append([rows(text)], (QUERY, epoch))
+            listed = await (await log.snapshot()).ledger(0)
+            assert listed.length == sum(range(1, epoch + 2))
+
+    run_on_one(tmp_path, test)
+
+
+@pytest.mark.parametrize(("seconds", "age_s"), [(None, SHARED_AGE_S), (60.0, 60.0)])
+def test_ledgers_that_dead_processes_left_are_looked_for_when_one_begins_and_a_failure_hinders_nothing(
+    tmp_path, seconds, age_s
+):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        looked: list[tuple[int, float]] = []
+
+        async def fail(old: object, log: Log, ledger_id: int, older_s: float) -> None:
+            looked.append((ledger_id, older_s))
+            raise MetadataError("the metadata store is away")
+
+        commit = committer(log, seconds=seconds)
+        with around(Log, "retire_older", fail):
+            for epoch in range(2):
+                assert await commit.append([rows("a")], (QUERY, epoch))
+        assert looked == [(*await ledgers(client), age_s + RETIRE_MARGIN_S)]
+
+    run_on_one(tmp_path, test)
+
+
+def test_shared_ledger_that_is_due_and_cannot_be_closed_is_retired_and_replaced(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        commit = committer(log, octets=1)
+        assert await commit.append([rows("a")], (QUERY, 0))
+        retired: list[int] = []
+        (old_id,) = await ledgers(client)
+
+        async def fail(old: object, writer: LedgerWriter) -> None:
+            raise MetadataError("the metadata store is away")
+
+        async def noted(old: Callable[..., Awaitable[None]], log: Log, ids: Sequence[int]) -> None:
+            retired.extend(ids)
+            await old(log, ids)
+
+        with around(LedgerWriter, "close", fail), around(Log, "retire", noted):
+            assert await commit.append([rows("b")], (QUERY, 1))
+        assert (retired, len(await ledgers(client)), await content(log)) == ([old_id], 2, ["a", "b"])
+
+    run_on_one(tmp_path, test)
+
+
+def test_epoch_that_fails_ends_its_ledger_though_that_cannot_be_retired(tmp_path):
+    """The error is that of the epoch."""
+
+    async def fail(old: object, log: Log, ids: Sequence[int]) -> None:
+        raise MetadataError("the metadata store is away")
+
+    async def refused(old: object, log: Log, *_: object, **more: object) -> None:
+        raise SchemaMismatch("the log has another schema")
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        commit = committer(log)
+        assert await commit.append([rows("a")], (QUERY, 0))
+        assert len(ticks()) > 0
+        with around(Log, "retire", fail), around(Log, "publish", refused), pytest.raises(SchemaMismatch):
+            await commit.append([rows("b")], (QUERY, 1))
+        assert ticks() == []
 
     run_on_one(tmp_path, test)

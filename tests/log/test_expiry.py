@@ -180,6 +180,16 @@ async def test_ledger_of_a_writer_expires_once_its_metadata_say_that_it_is_close
 
 
 @in_world
+async def test_expiry_that_finds_the_first_ledger_needed_changes_nothing(world: World) -> None:
+    ids = [await world.publish(at) for at in (1000, 2000)]
+    await world.store.set_retention("x", Retention(1, None))
+    await world.store.consumers.register("x", "etl", Position(0, ids[0], 0), 1 << 40)
+    before = await world.server.session().get("/bkspark/logs/x")
+    assert await world.expire_at(10_000) == []
+    assert await world.server.session().get("/bkspark/logs/x") == before
+
+
+@in_world
 async def test_open_ledger_that_was_deleted_by_itself_keeps_no_other(world: World) -> None:
     ledger_id = await world.open()
     other = await world.publish(1000)
