@@ -76,6 +76,21 @@ def test_writer_that_ends_keeps_no_bytes() -> None:
     assert writer.core.pending.added_ns(0, 77) == 77
 
 
+def test_lost_compare_and_set_of_a_writer_that_has_ended_changes_nothing() -> None:
+    """The answer of the metadata store comes after `abandon`."""
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.take(writer.core.on_writable_bookies({"b4"}))
+    assert writer.core.state is WriterState.CHANGING
+    writer.take(writer.core.give_up(ClientClosed("over")))
+    before = writer.core.metadata
+    assert writer.core.on_metadata_conflict(writer.metadata.in_recovery(), 1) == []
+    assert writer.core.on_metadata_conflict(writer.metadata, 1) == []
+    assert isinstance(writer.core.error, ClientClosed)
+    assert (writer.core.metadata, writer.core.version) == (before, 0)
+
+
 def test_bookies_that_the_core_did_not_look_for_replace_none() -> None:
     writer = Writer()
     writer.add()

@@ -10,6 +10,7 @@ import pytest
 
 from bkspark.errors import LedgerFenced, MetadataAccessDenied, MetadataError, NoSuchLog
 from bkspark.log import SegmentOwner, election
+from bkspark.log.consumers import consumer_path
 from bkspark.log.delta import delta_path
 from bkspark.log.election import Election
 from bkspark.log.formats import log_path
@@ -142,6 +143,21 @@ async def test_log_that_is_deleted_between_its_head_and_its_delta_does_not_exist
     tree.before["get", delta_path("x")] = delete
     with pytest.raises(NoSuchLog):
         await LogStore(tree, "/ledgers").snapshot("x")
+
+
+@in_world
+async def test_reader_of_a_log_whose_node_may_not_be_read_is_listed_with_the_error(world: World) -> None:
+    tree = Meddling(world.server)
+    for name in ("a", "b"):
+        await tree.create(consumer_path("x", name), b"", make_parents=True)
+
+    async def deny() -> None:
+        raise MetadataAccessDenied("this client may not read here")
+
+    tree.before["get", consumer_path("x", "b")] = deny
+    (_, (name, error)) = await LogStore(tree, "/ledgers").consumers.listed("x")
+    assert name == "b"
+    assert isinstance(error, MetadataAccessDenied)
 
 
 @in_world
