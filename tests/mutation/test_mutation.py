@@ -206,7 +206,7 @@ def never_called(a: int) -> int:
     return a * 2
 '''
 _TESTS = """\
-import os, signal, subprocess, sys, time
+import os, pathlib, signal, subprocess, sys, time
 
 from bkspark.sums import countdown, total
 
@@ -216,6 +216,8 @@ def test_total():
 
 
 def test_countdown():
+    if pathlib.Path(__file__).parents[3].joinpath("hang").exists():
+        time.sleep(600)
     # A child that outlives a test that fails, or hangs.
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "left-by-a-test"])
     assert countdown(2) == 0
@@ -307,12 +309,16 @@ def assert_nothing_is_left(worker: Worker, project: Path) -> None:
 def test_mutant_is_not_killed_by_a_test_that_also_hangs_without_it(
     project: Path, team: list[Worker], recordings: Recordings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here every test hangs, as far as its limit goes: none of them says anything."""
-    monkeypatch.setattr("tests.mutation.campaign.LIMIT_LEAST_S", 0.0)
+    monkeypatch.setattr("tests.mutation.campaign.LIMIT_LEAST_S", 1.0)
     monkeypatch.setattr("tests.mutation.campaign.LIMIT_FACTOR", 0.0)
     population = Population(project, ["bkspark/*.py"])
     campaign = Campaign(population, recordings, tmp_path / "results.jsonl", mutant_s=100.0)
-    verdict = campaign.judge(team[0], mutant_of(population, "number -= 1 -> pass"))
+    hang = team[0].tree.parent / "hang"
+    hang.touch()
+    try:
+        verdict = campaign.judge(team[0], mutant_of(population, "number -= 1 -> pass"))
+    finally:
+        hang.unlink()
     assert (verdict.killed, verdict.how) == (False, "survived")
 
 
