@@ -219,8 +219,9 @@ async def copies_at(
         fragments=(Fragment(0, (bookie,)),),
     )
     times, encryption = LedgerTimes.of(stored), client.encryption
-    reader = LedgerReader(context, ledger_id, alone, own, LastEntries(), times, encryption)
     fragments, unknown = await _settled(context, ledger_id, metadata, own)
+    confirmed = max((end_entry for _, end_entry in fragments), default=0) - 1
+    reader = LedgerReader(context, ledger_id, alone, own, LastEntries(confirmed, confirmed), times, encryption)
     for fragment, end_entry in fragments:
         if bookie not in fragment.bookies:
             continue
@@ -229,7 +230,7 @@ async def copies_at(
             held = [id for id in ids.tolist() if id >= first and (last is None or id <= last)]
             gone = set(lost.tolist())
             for begin, end in _runs([id for id in held if id not in gone]):
-                async for batch in reader.batches(begin, end, unconfirmed=not metadata.is_closed):
+                async for batch in reader.batches(begin, end):
                     yield batch
     if unknown is not None and bookie in metadata.last_fragment.bookies:
         raise unknown

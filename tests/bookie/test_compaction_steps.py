@@ -108,21 +108,27 @@ def test_removed_log_is_gone_after_a_power_cut_and_nothing_is_kept_of_it() -> No
     assert log_format.file_name(log_id) not in cut(again.disk).names("/ledgers0/current")
 
 
+def without_index_of_ledger_5(twin: BookieTwin) -> tuple[Compactor, int]:
+    """Return a compactor after a crash in which the index file of ledger 5 is lost, and the id of the only log."""
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+    files = SimulatedFiles(disk)
+    files.remove("/ledgers0/current/0/5/5.idx")
+    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
+    (log_id,) = again.store.logs.rotated()
+    return Compactor(files, again.store, ["/ledgers0/current"]), log_id
+
+
 def test_log_with_entries_of_a_ledger_in_doubt_is_not_rewritten_and_looked_at_again_later() -> None:
     """Its entries count although no position leads to them: a recovery of the ledger may need them."""
     twin = twin_of()
     assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
     twin.checkpoint()
-    disk = crash_image(twin.disk, Loss.LOST, Random(1))
-    SimulatedFiles(disk).remove("/ledgers0/current/0/5/5.idx")
-    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
-    (log_id,) = again.store.logs.rotated()
-    compactor = Compactor(SimulatedFiles(disk), again.store, ["/ledgers0/current"])
+    compactor, log_id = without_index_of_ledger_5(twin)
     assert compactor.facts(log_id, without_limits).ledger_ids.tolist() == [4, 5]
     assert compactor._scanned == {}, "the doubt may end"
     with pytest.raises(LogInDoubt, match="ledger 5, which has entries in"):
         compactor.rewrite(log_id, without_limits)
-    assert not any(name.endswith(SUFFIX) for name in SimulatedFiles(disk).names("/ledgers0/current"))
+    assert not any(name.endswith(SUFFIX) for name in compactor._files.names("/ledgers0/current"))
 
 
 def test_doubt_about_the_first_part_of_a_log_is_not_forgotten_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +138,7 @@ def test_doubt_about_the_first_part_of_a_log_is_not_forgotten_at_the_next_one(mo
     for each in ((5, 0), (4, 0), (4, 0)):
         assert add(twin, each) == [Status.EOK]
         twin.checkpoint()
-    disk = crash_image(twin.disk, Loss.LOST, Random(1))
-    SimulatedFiles(disk).remove("/ledgers0/current/0/5/5.idx")
-    again = BookieTwin(disk, twin.setup, twin.history.after_crash())
-    (log_id,) = again.store.logs.rotated()
-    compactor = Compactor(SimulatedFiles(disk), again.store, ["/ledgers0/current"])
+    compactor, log_id = without_index_of_ledger_5(twin)
     facts = compactor.facts(log_id, without_limits)
     assert facts.ledger_ids.tolist() == [4, 5]
     assert int(facts.ledger_bytes.sum()) < facts.log_bytes, "one entry of ledger 4 is dead"

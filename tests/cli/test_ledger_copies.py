@@ -7,17 +7,14 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.cli import ledger_copies, ledger_listing
+from bkspark.cli import ledger_listing
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError
 from tests.cli.console import Console
 from tests.cluster import Cluster, GuestCluster
 
@@ -173,23 +170,28 @@ def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tm
 
 
 def test_entries_of_one_copy_are_printed_as_they_are_read(
-    cluster: Cluster, console: Console, monkeypatch: pytest.MonkeyPatch
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """All entries of a bookie's copy were kept in memory until the last one was read."""
-    with Client(cluster.uri) as client:
-        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
-            writer.append(b"the first one")
-        (bookie,) = writer.metadata.fragments[0].bookies
-    read = ledger_copies.copies_at
-
-    async def failing(*arguments: Any) -> AsyncIterator[EntryBatch]:
-        async for batch in read(*arguments):
-            yield batch
-        raise BookKeeperError("the disk is broken")
-
-    monkeypatch.setattr(ledger_copies, "copies_at", failing)
-    ended = console.fails(1, "ledger", "read", writer.ledger_id, "--bookie", bookie)
-    assert (ended.out, "the disk is broken" in ended.err) == ("the first one\n", True)
+    """E = 2, Qw = 1: the end of the last fragment is not known without both of its bookies. What is before it is."""
+    with GuestCluster(zookeeper, tmp_path, bookies=3) as cluster:
+        console = Console(cluster.uri, monkeypatch, capfd)
+        with Client(cluster.uri) as client:
+            writer = client.create(ensemble=2, write_quorum=1, ack_quorum=1)
+            kept, lost = writer.metadata.last_fragment.bookies
+            for number in range(4):
+                writer.append(b"entry %d" % number)
+            next(each for each in cluster.bookies if each.id == lost).stop()
+            for number in range(4, 6):
+                writer.append(b"entry %d" % number)
+            assert writer.metadata.last_fragment.first_entry == 5
+            (spare,) = set(writer.metadata.last_fragment.bookies) - {kept}
+            writer.abandon()
+        read = ("ledger", "read", writer.ledger_id, "--bookie", kept)
+        assert console.text(*read).splitlines() == ["entry 0", "entry 2", "entry 4"]
+        next(each for each in cluster.bookies if each.id == spare).stop()
+        ended = console.fails(1, *read)
+        assert ended.out.splitlines() == ["entry 0", "entry 2", "entry 4"]
+        assert spare in ended.err
 
 
 def test_part_of_a_range_that_is_in_the_ledger_is_read_if_that_is_wanted(cluster: Cluster, console: Console) -> None:
