@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,29 +78,41 @@ def test_many_servers_are_asked_at_once() -> None:
     asyncio.run(test())
 
 
+@contextlib.contextmanager
+def beside_another(
+    zookeeper: ZooKeeperProcess, folder: Path
+) -> Iterator[tuple[str, BookieChild, Callable[[str, BookieAddress], None]]]:
+    """Yield the URI of a cluster, its bookie, and a function that registers another bookie with an address."""
+    uri = new_cluster(zookeeper.connect_string, f"beside-{folder.name}")
+    root = re.sub(r"^zk://[^/]*", "", uri)
+    child, store = BookieChild(folder / "bookie", uri, **HTTP), KazooClient(zookeeper.connect_string)
+
+    def register(bookie: str, address: BookieAddress) -> None:
+        store.create(f"{root}/available/{bookie}", encode(address), ephemeral=True)
+
+    with child.running():
+        store.start()
+        try:
+            yield uri, child, register
+        finally:
+            store.stop()
+            store.close()
+
+
 @pytest.mark.cluster
 def test_a_bookie_of_another_host_is_not_shown_by_the_figures_of_the_bookie_here(
     zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    uri = new_cluster(zookeeper.connect_string, f"elsewhere-{tmp_path.name}")
-    child, there = BookieChild(tmp_path / "bookie", uri, **HTTP), f"{ELSEWHERE}:3181"
-    root = re.sub(r"^zk://[^/]*", "", uri)
-    store = KazooClient(zookeeper.connect_string)
-    with child.running():
-        store.start()
-        try:
-            http = ("127.0.0.1", child.facts["http_port"])
-            store.create(f"{root}/available/{there}", encode(BookieAddress(ELSEWHERE, 3181, http=http)), ephemeral=True)
-            console = Console(uri, monkeypatch, capfd)
-            rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
-            assert rows[there]["problem"] == "its HTTP server serves its own host alone"
-            assert rows[child.id]["problem"] == ""
-            bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
-            assert bookies[there]["directories"] == []
-            assert bookies[child.id]["directories"]
-        finally:
-            store.stop()
-            store.close()
+    with beside_another(zookeeper, tmp_path) as (uri, child, register):
+        there = f"{ELSEWHERE}:3181"
+        register(there, BookieAddress(ELSEWHERE, 3181, http=("127.0.0.1", child.facts["http_port"])))
+        console = Console(uri, monkeypatch, capfd)
+        rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
+        assert rows[there]["problem"] == "its HTTP server serves its own host alone"
+        assert rows[child.id]["problem"] == ""
+        bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
+        assert bookies[there]["directories"] == []
+        assert bookies[child.id]["directories"]
 
 
 @pytest.mark.cluster
@@ -106,25 +120,15 @@ def test_directories_that_another_bookie_reports_are_not_shown(
     zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """After a move, the HTTP address of a registration may be that of another bookie on the same host."""
-    uri = new_cluster(zookeeper.connect_string, f"another-{tmp_path.name}")
-    child, other = BookieChild(tmp_path / "bookie", uri, **HTTP), "other-bookie:3181"
-    root = re.sub(r"^zk://[^/]*", "", uri)
-    store = KazooClient(zookeeper.connect_string)
-    with child.running():
-        store.start()
-        try:
-            http = ("127.0.0.1", child.facts["http_port"])
-            address = BookieAddress("127.0.0.1", child.port, {"bkspark.version": "0.1.0"}, http)
-            store.create(f"{root}/available/{other}", encode(address), ephemeral=True)
-            console = Console(uri, monkeypatch, capfd)
-            bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
-            assert bookies[other]["reachable"], "its HTTP server is asked"
-            assert bookies[other]["directories"] == []
-            rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
-            assert rows[other]["problem"].endswith(f" is the HTTP server of bookie {child.id}")
-            assert (rows[other]["disk"], rows[child.id]["problem"]) == (None, "")
-            directories = [each["directory"] for each in bookies[child.id]["directories"]]
-            assert {str(tmp_path / "bookie" / kind) for kind in ("journal", "ledgers")} == set(directories)
-        finally:
-            store.stop()
-            store.close()
+    with beside_another(zookeeper, tmp_path) as (uri, child, register):
+        other, http = "other-bookie:3181", ("127.0.0.1", child.facts["http_port"])
+        register(other, BookieAddress("127.0.0.1", child.port, {"bkspark.version": "0.1.0"}, http))
+        console = Console(uri, monkeypatch, capfd)
+        bookies = {each["id"]: each for each in console.json("cluster", "bookies")["bookies"]}
+        assert bookies[other]["reachable"], "its HTTP server is asked"
+        assert bookies[other]["directories"] == []
+        rows = {each["id"]: each for each in console.json("top", "--interval", "0.1")["bookies"]}
+        assert rows[other]["problem"].endswith(f" is the HTTP server of bookie {child.id}")
+        assert (rows[other]["disk"], rows[child.id]["problem"]) == (None, "")
+        directories = [each["directory"] for each in bookies[child.id]["directories"]]
+        assert {str(tmp_path / "bookie" / kind) for kind in ("journal", "ledgers")} == set(directories)
