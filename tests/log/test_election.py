@@ -308,14 +308,16 @@ def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing(monkey
     asyncio.run(test())
 
 
+class DeniedTree(MemoryTree):
+    """A session of a client that an access control list does not name."""
+
+    async def children(self, path: str) -> list[str]:
+        raise MetadataAccessDenied(f"this client may not read {path}")
+
+
 def test_client_that_may_not_contend_is_refused_at_once() -> None:
     async def test() -> None:
-        tree = MemoryStore().session()
-
-        async def denied(*_: object) -> list[str]:
-            raise MetadataAccessDenied("an access control list does not name this client")
-
-        vars(tree).update(children=denied)
+        tree = DeniedTree(MemoryStore(), 1 << 40, 10.0)
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(MetadataAccessDenied):
                 await Election(tree, PATH, "one").win()
@@ -380,15 +382,10 @@ def test_contender_that_has_lost_its_place_goes_to_the_end_of_the_queue() -> Non
 
 def test_end_of_the_session_is_reported_to_the_leader_though_the_store_cannot_be_asked() -> None:
     async def test() -> None:
-        store = MemoryStore()
-        tree = store.session()
+        tree = AwayTree(MemoryStore())
         leader = Election(tree, PATH, "leader")
         await leader.win()
-
-        async def away(*_: object) -> None:
-            raise MetadataError("the store is away")
-
-        vars(tree).update(exists=away)
+        tree.failures = 1000
         for report in tuple(tree._expired):
             report()
         assert leader.lost.is_set()
