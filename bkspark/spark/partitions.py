@@ -63,5 +63,5 @@ class ReadPartition(InputPartition):
         self.encryption_key_file = encryption_key_file
 
     def place_of(self, read: LedgerRead, entry_id: int) -> str:
-        """Return what an entry is in the log that is read, as the beginning of a message; empty without a log."""
+        """Return the log of an entry, to begin an error with; empty without a log."""
         return f"log {read.log}: " if read.log else ""

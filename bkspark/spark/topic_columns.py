@@ -137,7 +137,9 @@ def _of_map(kind: pa.MapType) -> tuple[pa.DataType, pa.DataType]:
 
 
 def converted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray, str]:
-    """Return a column in another type, null where a value does not fit; where that is, and why for the first of them.
+    """Return a column in another type, which of its values do not fit, and why the first of these does not.
+
+    Values that do not fit become null. The reason is empty if all fit.
 
     Raises:
         pa.ArrowException: no value of the one type has the other.

@@ -420,8 +420,7 @@ class TopicDecoder:
         return {i: column.take(kept) for i, column in found.items()}
 
     def _cast(self, column: pa.Array, wanted: pa.Field) -> tuple[pa.Array, np.ndarray, str]:
-        """Return a column of the payload in the type that was asked for, null where a value does not fit; where that
-        is, and why for the first of them. Raises ConfigurationError as `check_columns`."""
+        """As `topic_columns.converted`, for a column of the payload. Raises ConfigurationError as `check_columns`."""
         differs = f"{column.type}, which cannot be {wanted.type}"
         try:
             found, is_wrong, reason = converted(column, wanted.type)

@@ -154,7 +154,7 @@ class TopicPartition(ReadPartition):
         self.read_out = frozenset(read_out)
 
     def place_of(self, read: LedgerRead, entry_id: int) -> str:
-        """Return the message that an entry is, as the beginning of a message to the user."""
+        """Return the topic and the message id of an entry, to begin an error with; empty without a topic."""
         return f"topic {read.log}, message {read.ledger_id}:{entry_id}: " if read.log else ""
 
     def to_its_end(self, read: LedgerRead) -> LedgerRead:
