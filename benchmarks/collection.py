@@ -50,6 +50,7 @@ from bookie_service.network.event_loop import TimedCollections, share_interprete
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.index.per_ledger import PerLedgerIndex
+from bookie_service.storage.io.allocation import keep_allocation_short
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
@@ -229,6 +230,7 @@ def _run(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
     store = open_ledger_storage(files, [current], options)
     opened_s = time.monotonic() - began
     share_interpreter()
+    keep_allocation_short()
     try:
         compactor = Compactor(files, store, [current])
         compactor.recover()

@@ -67,6 +67,7 @@ from bookie_service.settings.file_limit import allowed_open_files
 from bookie_service.settings.rules_file import RulesFile
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
+from bookie_service.storage.io.allocation import keep_allocation_short
 from bookie_service.storage.io.closed_directories import OpenDirectories
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure
 
@@ -118,6 +119,7 @@ class _Parts:
 
 async def run(start: Start) -> str | None:
     """Serve until a signal comes, or raise the error that ends the bookie; return the word of a restart, None: end."""
+    keep_allocation_short()
     loop = asyncio.get_running_loop()
     Repeating(loop, FLUSH_S, start.limiter.flush)
     for number in SIGNALS:

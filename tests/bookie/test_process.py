@@ -60,6 +60,11 @@ def test_bookie_registers_serves_and_takes_its_registration_back(bookie: BookieC
         assert peer.read(5, 0).body == stored(5, 0, b"x")
 
 
+def test_bookie_has_no_huge_pages_which_delay_its_event_loop(bookie: BookieChild) -> None:
+    with bookie.running() as process:
+        assert "THP_enabled:\t0\n" in Path(f"/proc/{process.pid}/status").read_text()
+
+
 def test_clean_stop_leaves_nothing_to_replay(bookie: BookieChild) -> None:
     with bookie.running(), bookie.connect() as peer:
         assert set(peer.add(5, 0, [b"x"] * 100)) == {Status.EOK}

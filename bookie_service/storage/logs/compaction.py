@@ -24,6 +24,7 @@ For one thread that is neither the event loop nor the checkpoint thread. Several
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -53,6 +54,9 @@ _LEDGERS_PER_MOVE = 128
 _ROWS_PER_MOVE = 64 * 1024
 _SYNC_BYTES = 2 * 1024 * 1024
 OUTSTANDING_MAX = 100_000
+
+_Group = tuple[int, slice | np.ndarray]
+"""(ledger id, its rows). See `rows_by_ledger`."""
 
 Pace = Callable[[int, int], None]
 """Called with (entries, bytes) that were copied. It waits as the limits require, and raises to end the work."""
@@ -275,15 +279,14 @@ class Compactor:
         """
         ledger_ids, entry_ids, positions = moved
         every = np.arange(len(ledger_ids))
-        groups = [(ledger_id, every[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
         left = []
-        for first in with_pauses(range(0, len(groups), _LEDGERS_PER_MOVE)):
+        for groups in with_pauses(_few_at_a_time(collections.deque(rows_by_ledger(ledger_ids)))):
             with self._store.writing:
                 updates = []
-                for ledger_id, rows in groups[first : first + _LEDGERS_PER_MOVE]:
+                for ledger_id, of_ledger in groups:
                     try:
                         with _blocked_by_disk():
-                            rows = self._replaced_rows(intent, ledger_id, entry_ids, rows, index)
+                            rows = self._replaced_rows(intent, ledger_id, entry_ids, every[of_ledger], index)
                     except CompactionBlocked as blocked:
                         left.append(str(blocked))
                     else:
@@ -468,6 +471,13 @@ def _blocked_scan(scan: LogScan) -> Iterator[LogWindow]:
         if window is None:
             return
         yield window
+
+
+def _few_at_a_time(groups: collections.deque[_Group]) -> Iterator[list[_Group]]:
+    """Yield all groups, `_LEDGERS_PER_MOVE` at a time. They leave the queue meanwhile: to free those of 65,536 ledgers
+    at once would hold the interpreter's lock for 5 ms."""
+    while groups:
+        yield [groups.popleft() for _ in range(min(_LEDGERS_PER_MOVE, len(groups)))]
 
 
 def _without_limits(entries: int, size: int) -> None:
