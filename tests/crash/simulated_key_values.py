@@ -77,6 +77,9 @@ class SimulatedKeyValues:
             self._end += len(records)
             self._unsynced.clear()
 
+    def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """Do nothing: nothing is left of a removed key here."""
+
     def close(self) -> None:
         self._file.close()
 

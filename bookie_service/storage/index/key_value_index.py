@@ -26,6 +26,11 @@ from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 _BLOCKS_PER_GET = 32
 _PUTS_PER_WRITE = 1024
 """How many keys, of at most 2 KiB, one call sets: it holds Python's lock for about 2 ms."""
+_IDS_AT_ONCE = 4096
+"""To make or to free a list of a million ids at once would hold Python's lock for 30 ms."""
+_REMOVED_RUN_MIN, _REMOVED_GAP_MAX = 1000, 4
+"""The store is rewritten without removed ledgers where at least `_REMOVED_RUN_MIN` of them follow each other, and no
+two neighbours differ by more than `_REMOVED_GAP_MAX`."""
 _REMEDY = (
     "entries that were acknowledged would not be found, so this bookie does not start; run `bkspark bookie "
     "--rebuild-index`, which rebuilds it from the entry logs, or start a bookie with a new id and empty directories "
@@ -69,6 +74,9 @@ class KeyValueView:
         return found
 
     def last_entry(self, ledger_id: int) -> int:
+        if not self.has(ledger_id):
+            # Looking for its last key would step over all ledgers before it that were removed, 1 us each.
+            return NO_ENTRY
         last = self._key_values.last(*index_format.blocks_of(ledger_id))
         if last is None:
             return NO_ENTRY
@@ -77,11 +85,18 @@ class KeyValueView:
         return index_format.block_number(key) * ENTRIES_PER_BLOCK + len(index_format.decode_block(value)) - 1
 
     def ledger_ids(self) -> np.ndarray:
-        return index_format.ledger_ids(list(self._key_values.keys(*index_format.HEADERS)))
+        keys = self._key_values.keys(*index_format.HEADERS)
+        pieces = [np.empty(0, np.int64)]
+        while some := list(itertools.islice(keys, _IDS_AT_ONCE)):
+            pieces.append(index_format.ledger_ids(some))
+        return np.concatenate(pieces)
 
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
-        held = [each for each in ledger_ids.tolist() if self.last_entry(each) != NO_ENTRY]
-        return np.array(held, np.int64)
+        pieces = [np.empty(0, np.int64)]
+        for first in range(0, len(ledger_ids), _IDS_AT_ONCE):
+            some = ledger_ids[first : first + _IDS_AT_ONCE].tolist()
+            pieces.append(np.array([each for each in some if self.last_entry(each) != NO_ENTRY], np.int64))
+        return np.concatenate(pieces)
 
     def counts(self) -> tuple[int, int]:
         ledgers = sum(1 for _ in self._key_values.keys(*index_format.HEADERS))
@@ -258,12 +273,26 @@ class KeyValueIndex(KeyValueView):
             # A crash would restore the ledgers, and the next pass would drop them again.
             if not is_out_of_space(error):
                 raise
+            return
+        for first, last in _removed_runs(ledger_ids):
+            ranges = [(index_format.header_key(first), index_format.header_key(last + 1))]
+            ranges.append((index_format.blocks_of(first)[0], index_format.blocks_of(last)[1]))
+            self._key_values.forget_removed(ranges)
 
     def keep_records(self) -> None:
         """Do nothing: the store cannot go to another directory."""
 
     def close(self) -> None:
         self.close_store()
+
+
+def _removed_runs(ledger_ids: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield the (first, last) id of each long run of removed ledgers. A read beside a run would step over all of it."""
+    ids = np.sort(np.fromiter(ledger_ids, np.int64, len(ledger_ids)))
+    breaks = np.flatnonzero(np.diff(ids) > _REMOVED_GAP_MAX) + 1
+    for start, end in itertools.pairwise([0, *breaks.tolist(), len(ids)]):
+        if end - start >= _REMOVED_RUN_MIN:
+            yield int(ids[start]), int(ids[end - 1])
 
 
 def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:

@@ -57,5 +57,8 @@ class KeyValues(Protocol):
     def sync(self) -> None:
         """Make everything that was written durable."""
 
+    def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """Let reads no longer step over what was removed from ranges [first, end). Costs as much as to rewrite them."""
+
     def close(self) -> None:
         """Close the files. Changes that were not synced may be lost."""

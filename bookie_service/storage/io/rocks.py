@@ -157,6 +157,20 @@ class RocksKeyValues:
                     self._is_stuck = True
                 raise
 
+    def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        if not self._has_space():
+            return
+        with self._syncing:
+            try:
+                for first, end in ranges:
+                    with self._naming():
+                        self._database.compact_range(first, end)
+            except (OSError, StorageDamaged):
+                # The removal is durable. Damage is reported by whatever reads it. RocksDB may refuse writes now, as
+                # after any failure of its background work.
+                with self._using:
+                    self._is_stuck = True
+
     def _open_again(self) -> None:
         """End the state in which RocksDB refuses all writes for good after a lack of disk space."""
         if not self._has_space():
@@ -211,7 +225,11 @@ class RocksKeyValues:
 def _batch(puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
     batch = WriteBatch(raw_mode=True)
     for first, end in removed:
-        batch.delete_range(first, end)
+        if end == first + b"\0":
+            # An iterator steps over a removed key in a sixth of the time that a removed range takes it.
+            batch.delete(first)
+        else:
+            batch.delete_range(first, end)
     for key, value in puts:
         batch.put(key, value)
     return batch

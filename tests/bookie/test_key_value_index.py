@@ -1,0 +1,144 @@
+"""The index of `DbLedgerStorage` beside many ledgers, most of which were removed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rocksdict import AccessType, Options, Rdict
+
+from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.key_value_index import KeyValueIndex, KeyValueView
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
+from bookie_service.storage.io.rocks import RocksKeyValues
+
+LEDGERS = 5000
+
+
+def _hold(index: KeyValueIndex, ledger_ids: Iterable[int]) -> None:
+    one = np.ones(1, np.int64)
+    index.hold(LedgerUpdate(each, LedgerHeader(each, 1, False, bytes(20)), one - 1, one) for each in ledger_ids)
+    index.sync()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[KeyValueIndex]:
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions())
+    _hold(index, range(LEDGERS))
+    yield index
+    index.close()
+
+
+def _remove(index: KeyValueIndex, ledger_ids: Sequence[int]) -> None:
+    for ledger_id in ledger_ids:
+        index.remove(ledger_id)
+    index.sync_removed(ledger_ids)
+
+
+def _left_marks(directory: Path) -> int:
+    """Return how many marks of removed keys the store still has on the disk."""
+    store = Rdict(str(directory / "positions"), Options(raw_mode=True), access_type=AccessType.read_only(False))
+    try:
+        return sum(int(each["num_deletions"]) for each in store.live_files())
+    finally:
+        store.close()
+
+
+def test_thousands_of_ledgers_are_listed_once_each_in_order(index: KeyValueIndex) -> None:
+    assert index.ledger_ids().tolist() == list(range(LEDGERS))
+    index.remove(4096)
+    index.remove(LEDGERS - 1)
+    left = [each for each in range(LEDGERS - 1) if each != 4096]
+    assert index.ledger_ids().tolist() == left
+    index.hold(
+        [LedgerUpdate(4096, LedgerHeader(4096, 1, False, bytes(20)), np.empty(0, np.int64), np.empty(0, np.int64))]
+    )
+    assert index.holding_entries(np.arange(LEDGERS)).tolist() == left
+    assert index.holding_entries(np.empty(0, np.int64)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("removed", "marks"),
+    [
+        (range(100, 1100), 0),
+        (range(100, 4100, 4), 0),
+        (range(100, 1099), 2 * 999),
+        (range(0, LEDGERS, 5), 2 * 1000),
+        (range(LEDGERS), 0),
+    ],
+    ids=["a run", "every fourth", "too few", "too far from each other", "all"],
+)
+def test_reads_need_not_step_over_a_long_run_of_removed_ledgers(
+    index: KeyValueIndex, tmp_path: Path, removed: Sequence[int], marks: int
+) -> None:
+    _remove(index, removed)
+    assert _left_marks(tmp_path) == marks
+    assert index.ledger_ids().tolist() == sorted(set(range(LEDGERS)).difference(removed))
+    for ledger_id in (0, 99, 1100, LEDGERS - 1):
+        assert index.last_entry(ledger_id) == (NO_ENTRY if ledger_id in removed else 0)
+
+
+def test_store_without_space_is_not_rewritten(tmp_path: Path) -> None:
+    (tmp_path / "positions").mkdir()
+    store = RocksKeyValues(str(tmp_path / "positions"), KeyValueOptions(), has_space=lambda: False)
+    keys = [bytes([each]) for each in range(100)]
+    store.write([(key, b"value") for key in keys])
+    store.sync()
+    store.write([], [(key, key + b"\0") for key in keys])
+    store.sync()
+    store.forget_removed([(keys[0], keys[-1])])
+    store.close()
+    assert _left_marks(tmp_path) == len(keys)
+
+
+def test_damage_that_is_found_after_ledgers_were_removed_does_not_fail_their_removal(tmp_path: Path) -> None:
+    """To let reads no longer step over removed ledgers, the store merges its files, and so it reads all of them."""
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions())
+    _hold(index, range(LEDGERS))
+    index.close()
+    (path,) = (tmp_path / "positions").glob("*.sst")
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions())
+    try:
+        with pytest.raises(StorageDamaged, match="the key-value store is damaged"):
+            index.header(0)
+        removed = range(2000, 4000)
+        _remove(index, removed)
+        assert [index.last_entry(each) for each in (removed[0], removed[-1])] == [NO_ENTRY, NO_ENTRY]
+    finally:
+        # RocksDB writes nothing out after it found damage.
+        with contextlib.suppress(StorageDamaged):
+            index.close()
+
+
+def test_a_removed_ledger_is_known_by_its_header_alone(index: KeyValueIndex) -> None:
+    """To look for its last position would step over all ledgers that were removed beside it."""
+    index.remove(7)
+    searched: list[bytes] = []
+
+    class Searched:
+        """The store of the index, with a list of the searches."""
+
+        def __init__(self, store: KeyValues) -> None:
+            self.get = store.get
+            self._last = store.last
+
+        def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+            searched.append(first)
+            return self._last(first, end)
+
+    view = KeyValueView(index.path, Searched(index._key_values))  # type: ignore[arg-type]
+    assert view.last_entry(7) == NO_ENTRY
+    assert view.positions(7, 0, 3).tolist() == []
+    assert searched == []
+    assert view.last_entry(8) == 0
+    assert len(searched) == 1
