@@ -19,6 +19,7 @@ from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
+from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
@@ -94,7 +95,7 @@ class KeyValueView:
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         pieces = [np.empty(0, np.int64)]
         for first in range(0, len(ledger_ids), _IDS_AT_ONCE):
-            some = ledger_ids[first : first + _IDS_AT_ONCE].tolist()
+            some = with_pauses(ledger_ids[first : first + _IDS_AT_ONCE].tolist())
             pieces.append(np.array([each for each in some if self.last_entry(each) != NO_ENTRY], np.int64))
         return np.concatenate(pieces)
 
