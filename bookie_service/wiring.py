@@ -278,10 +278,7 @@ async def _stop(parts: _Parts, registration: Registration) -> None:
 
 @contextlib.asynccontextmanager
 async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
-    timeout_s = configuration.session_timeout_s
-    tree = await open_tree(
-        configuration.metadata_uri, configuration.zookeeper, session_timeout_s=timeout_s, call_timeout_s=timeout_s
-    )
+    tree = await open_tree(configuration.metadata_uri, configuration.zookeeper)
     try:
         # Raises an error if there is no cluster at the root, before any directory is touched.
         await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
