@@ -129,6 +129,14 @@ class MetadataFormat(MetadataError):
     remedy = "look at the node that the message names: a newer version wrote it, or it is damaged. It was not changed"
 
 
+class NoSuchBookie(MetadataError):
+    """The cluster has no such bookie: it has no cookie, is not registered, and no ledger names it."""
+
+    is_outage = False
+    code = -8
+    remedy = "check the id: `bkspark cluster bookies` lists all"
+
+
 class NoSuchNode(MetadataError):
     """A path in the metadata store does not exist."""
 

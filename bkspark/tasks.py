@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -37,3 +38,32 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
     """Set a future's exception without a warning if no caller retrieves it: the caller may have been cancelled."""
     future.set_exception(error)
     forget_failure(future)
+
+
+class SharedAttempts:
+    """Attempts at the same thing, one at a time. Callers that wait while an attempt fails share its failure.
+
+    If each of them tried again in turn, the last one would wait as long as all attempts together.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        """Held during an attempt."""
+        self._failures = 0
+        """How many attempts have failed."""
+        self._last: Exception | None = None
+        """The failure of the last attempt that failed; None: none did."""
+
+    @asynccontextmanager
+    async def attempt(self) -> AsyncIterator[None]:
+        """Wait for other attempts, then make one inside the context. Raises the failure of one that ended meanwhile."""
+        failures = self._failures
+        async with self.lock:
+            if self._last is not None and self._failures > failures:
+                raise self._last
+            try:
+                yield
+            except Exception as error:
+                self._failures += 1
+                self._last = error
+                raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -16,10 +17,12 @@ from bkspark.cli.health import against_stopping, cluster_facts
 from bkspark.client import Client
 from bkspark.core.health import ClusterFacts, Reason, reasons
 from bkspark.errors import BookKeeperError, MetadataError
+from bkspark.metadata.bookie_plans import BookiePlans
 from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.underreplication import UnderreplicationStore
+from bkspark.tasks import SharedAttempts
 from bkspark_console.bookie_http import BookieHttp, BookieHttpError, origin_of
 from bkspark_console.history import WANTED, BookieSample, History, sample_of
 from bkspark_console.prometheus_text import Scrape
@@ -39,7 +42,8 @@ _T = TypeVar("_T")
 
 
 class Kept(Generic[_T]):
-    """A value that is read again when it is older than some seconds. Callers at the same time share one reading.
+    """A value that is read again when it is older than some seconds. Callers at the same time share one reading, and
+    its failure.
 
     A value that takes long to read is kept longer, so that reading it takes at most a tenth of the time.
     """
@@ -47,7 +51,7 @@ class Kept(Generic[_T]):
     def __init__(self, read: Callable[[], Awaitable[_T]], seconds: float) -> None:
         self._read = read
         self._seconds = seconds
-        self._lock = asyncio.Lock()
+        self._readings = SharedAttempts()
         self._value: tuple[float, _T] | None = None
         """Until when the value is used, by the monotonic clock, and the value; None: it must be read."""
         self._changes = 0
@@ -55,7 +59,7 @@ class Kept(Generic[_T]):
 
     async def get(self) -> _T:
         """Return the value. It is not older than these seconds, and not from before the last `forget`."""
-        async with self._lock:
+        async with self._readings.attempt():
             while True:
                 began, changes = time.monotonic(), self._changes
                 if self._value is not None and began <= self._value[0]:
@@ -227,15 +231,17 @@ class ClusterView:
         return {bookie: each.origin for bookie, each in facts.items() if each.kind == OURS and each.origin is not None}
 
     async def plans(self) -> list[dict[str, Any]] | None:
-        """Return the plans for bookies (maintenance, drain, quarantine); None: no bookie that answers knows plans."""
-        for origin in (await self.our_origins()).values():
-            try:
-                found = await self.http.get(origin, f"{API}/plans")
-            except BookieHttpError:
-                continue
-            if isinstance(found, dict):
-                return list(found.get("plans", ()))
-        return None
+        """Return the plans for bookies (maintenance, drain, quarantine); None: no bookie with `/api/v2` answers.
+
+        They are read from the metadata store: while it is away, each bookie that was asked would wait for it.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        if not await self.our_origins():
+            return None
+        plans, now_ms = BookiePlans(await self.client.tree(), self.client.uri), time.time_ns() // 1_000_000
+        return [dataclasses.asdict(plan) async for plan in plans.all() if not plan.is_over(now_ms)]
 
     # ---- samples ----
 

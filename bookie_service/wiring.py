@@ -280,10 +280,7 @@ async def _stop(parts: _Parts, registration: Registration) -> None:
 
 @contextlib.asynccontextmanager
 async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
-    timeout_s = configuration.session_timeout_s
-    tree = await open_tree(
-        configuration.metadata_uri, configuration.zookeeper, session_timeout_s=timeout_s, call_timeout_s=timeout_s
-    )
+    tree = await open_tree(configuration.metadata_uri, configuration.zookeeper)
     try:
         # Raises an error if there is no cluster at the root, before any directory is touched.
         await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
@@ -474,15 +471,11 @@ def _log_replay(service: BookieService, seconds: float) -> None:
 
 
 def _announce(bound: BoundAddress, ports: Ports, as_json: bool) -> None:
-    places = {"clients": (bound.host, bound.port), "http": ports.api, "metrics": ports.metrics}
-    where = {what: f"{place[0]}:{place[1]}" for what, place in places.items() if place is not None}
+    where = {"clients": f"{bound.host}:{bound.port}", **ports.shown()}
     at = ", ".join(f"{what} at {place}" for what, place in where.items())
     logger.info("bookie %s serves: %s", bound.bookie_id, at, extra={"event": "serving", "attributes": where})
     if as_json:
-        facts: dict[str, object] = {"id": bound.bookie_id, "pid": os.getpid()}
-        facts |= {} if ports.api is None else {"http_port": ports.api[1]}
-        facts |= {} if ports.metrics is None else {"metrics_port": ports.metrics[1]}
-        print(json.dumps(facts), flush=True)
+        print(json.dumps({"id": bound.bookie_id, "pid": os.getpid(), **ports.facts()}), flush=True)
     else:
         print(f"bookie {bound.bookie_id} serves at {bound.host}:{bound.port} (pid {os.getpid()})", flush=True)
 

@@ -1,7 +1,6 @@
 """The rules of docs/architecture.md on imports, checked on source text: nothing is imported or run.
 
-`violations(root)` reads every Python file of the product's packages under `root`, imports inside functions and
-under TYPE_CHECKING included, and returns one line per broken rule.
+`violations(root)` returns a line for each broken rule, also for imports inside functions and under TYPE_CHECKING.
 """
 
 from __future__ import annotations
@@ -79,6 +78,7 @@ CONSOLE_IMPORTS = (
     "bkspark.client",
     "bkspark.cli",
     "bkspark.log_limit",
+    "bkspark.tasks",
 )
 """All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, renamed_bookie, required
@@ -139,15 +141,32 @@ def simple_test(shell: Shell, options: Options) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise Failure(f"-numEntries {text!r:.40} is not a number of entries")
     count = int(text)
-    with tempfile.NamedTemporaryFile() as entries:
-        for _ in range(count):
-            entries.write(_TEST_LINE)
-        entries.flush()
-        ledger = shell.output("ledger", "write", *words, entries.name)["ledger"]
+    with _test_entries(count) as name:
+        ledger = shell.output("ledger", "write", *words, name)["ledger"]
     shell.output("ledger", "delete", ledger)
     print(f"Ledger ID: {shell.shown_id(ledger)}")
     print(f"{count} entries written to ledger {shell.shown_id(ledger)} (lastEntryId {count - 1})")
     return 0
+
+
+@contextlib.contextmanager
+def _test_entries(count: int) -> Iterator[str]:
+    """Yield the name of a pipe from which this many entries can be read, once."""
+    ours, theirs = os.pipe()
+
+    def write() -> None:
+        # The reader may end before it has read all of them.
+        with contextlib.suppress(BrokenPipeError), open(theirs, "wb") as pipe:
+            for _ in range(count):
+                pipe.write(_TEST_LINE)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        yield f"/dev/fd/{ours}"
+    finally:
+        os.close(ours)
+        writing.join()
 
 
 def sanity(shell: Shell, options: Options) -> int:

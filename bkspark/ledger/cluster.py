@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import random
 import secrets
@@ -33,6 +32,7 @@ from bkspark.metadata.zookeeper import open_tree
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.metrics import measured
 from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.tasks import SharedAttempts
 from bkspark.tracing import traced
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import DigestType, EntryDigest
@@ -134,8 +134,8 @@ class Cluster:
         `close`."""
         self._context: ClientContext | None = None
         """What writers, readers and recoveries share. None before the first call that needs it, and after `close`."""
-        self._connecting = asyncio.Lock()
-        """Held while `_context` is made, so that it is made once."""
+        self._connecting = SharedAttempts()
+        """Attempts to make `_context`, which is made once."""
         self._is_closed = False
         """Whether `close` was called. Set once."""
 
@@ -154,7 +154,7 @@ class Cluster:
     async def _connected(self) -> ClientContext:
         if self._context is not None:
             return self._context
-        async with self._connecting:
+        async with self._connecting.attempt():
             if self._is_closed:
                 raise ClientClosed(f"the client of {self.uri} is closed: make another one")
             if self._context is not None:
@@ -174,7 +174,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Drop every connection. Ledgers that were not closed stay open; every later call raises ClientClosed."""
-        async with self._connecting:
+        async with self._connecting.lock:
             self._is_closed = True
             context, self._context = self._context, None
             tree, self._tree = self._tree, None

@@ -43,7 +43,9 @@ async def audit(request: web.Request) -> web.Response:
     only = bookie_id(request.query["bookie"].strip()) if request.query.get("bookie", "").strip() else ""
     wanted = words(request.query, "change")
     first = whole_number(request.query, "from", 0, 0, 1 << 31)
-    origins = await view.our_origins()
+    # Changes that commands recorded in the metadata store. No bookie took part.
+    recorded = view.changes(0 if only else COMMANDS_MAX)
+    origins, http, stored = await asyncio.gather(view.our_origins(), view.all_http_facts(), recorded)
 
     limit = max(1, min(RECORDS_MAX, ALL_RECORDS_MAX // max(1, len(origins))))
 
@@ -57,7 +59,7 @@ async def audit(request: web.Request) -> web.Response:
     answers = await asyncio.gather(*(records(*each) for each in origins.items() if only in ("", each[0])))
     silent = [
         f"bookie {bookie}: {facts.problem}"
-        for bookie, facts in (await view.all_http_facts()).items()
+        for bookie, facts in http.items()
         if facts.kind == SILENT and only in ("", bookie)
     ]
     # Changes that bookies made are in their own lists. Here are those that they refused.
@@ -66,8 +68,6 @@ async def audit(request: web.Request) -> web.Response:
         for each in actions_of(request).recent
         if each.outcome != "done" and only in ("", each.bookie)
     ]
-    # Changes that commands recorded in the metadata store. No bookie took part.
-    stored = await view.changes(COMMANDS_MAX) if not only else []
     refused += [AuditRow(each.at_ms, "", each.who, each.change) for each in stored]
     rows = [row for answer in answers if not isinstance(answer, str) for row in answer] + refused
     rows = [row for row in rows if wanted.lower() in f"{row.who} {row.change}".lower()]

@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -147,11 +148,13 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
 
     try:
         await recovery.start()
-        await held.enter_async_context(
+        ports = await held.enter_async_context(
             http_serving(configuration.http, registry, _at_once, add_api, (socket.gethostname(),))
         )
         signals.stop_by(stopping.set)
-        facts = {"id": this_process(), "pid": os.getpid()}
+        at = "".join(f", {what} at {place}" for what, place in ports.shown().items())
+        logger.info("autorecovery works%s", at, extra={"event": "serving", "attributes": ports.shown()})
+        facts = {"id": this_process(), "pid": os.getpid(), **ports.facts()}
         print_result(
             facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})", as_json=arguments.json
         )
@@ -161,11 +164,13 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         why = "a signal requested it"
         manager.stopping(why)
         logger.info("autorecovery stops: %s", why, extra={"event": "stop", "attributes": {"reason": why}})
+        began = time.monotonic()
     finally:
         await held.aclose()
         await operations.close()
         await commands.close()
         await recovery.stop()
+    logger.info("autorecovery has stopped in order, after %.1f s", time.monotonic() - began)
     return 0
 
 

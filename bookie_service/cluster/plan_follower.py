@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from bkspark.errors import MetadataError, MetadataFormat
+from bkspark.log_limit import RepeatedFailure
 from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
 from bkspark.wall_clock import wall_clock_ms
 
@@ -38,6 +39,11 @@ class PlanFollower:
         self._follow = follow
         self._plan: BookiePlan | None = None
         """The plan that was last followed; None: there was none."""
+        self._failure = RepeatedFailure(
+            logger,
+            "the plan for this bookie cannot be followed, the last one stays",
+            "the plan for this bookie is followed again",
+        )
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         """Follows the plan; None before `start`."""
@@ -63,9 +69,10 @@ class PlanFollower:
                     if end_watch is None:
                         end_watch = await self._plans.watch(self._bookie_id, self._wake.set)
                     await self._refresh()
+                    self._failure.worked()
                     pause_s = _INTERVAL_S
                 except (MetadataError, OSError) as error:
-                    logger.warning("the plan for this bookie cannot be followed, the last one stays: %s", error)
+                    self._failure.failed(error)
                     pause_s = _INTERVAL_S if isinstance(error, MetadataFormat) else _RETRY_S
                     with contextlib.suppress(OSError):
                         self._change(self._plan)

@@ -333,8 +333,9 @@ class BookieOperator:
                 service.on_mode_change()
                 what = f"set read-only ({reason})" if is_read_only else "set writable"
                 audit(who, what, read_only=is_read_only, reason=reason)
-            if self._registration is not None:
-                await self._registration.settled()
+        if self._registration is not None:
+            # Another change need not wait for this one's.
+            await self._registration.settled()
         return self.is_read_only
 
     async def collect(self, who: str, *, major: bool = True, minor: bool = True) -> PassReport:

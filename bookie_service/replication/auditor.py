@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
 from bkspark.ledger.context import ClientContext
+from bkspark.log_limit import RepeatedFailure
 from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
@@ -62,6 +63,9 @@ class Auditor:
         """When all bookies are next audited, even if nothing changes."""
         self._checking: asyncio.Task[None] | None = None
         """The check of ledgers in progress, or None."""
+        self._failure = RepeatedFailure(
+            logger, "the auditor cannot work now, and tries again later", "the auditor works again"
+        )
         self._complaint = ""
         """The last failure that was logged. It is not logged again until it changes."""
         self.found = Histograms()
@@ -78,12 +82,13 @@ class Auditor:
                     while True:
                         self._wake.clear()
                         pause_s = await self.refresh()
+                        self._failure.worked()
                         await self._sleep(pause_s)
             except Exception as error:
                 if not isinstance(error, BookKeeperError):
                     error = self._unexpected.failure(error, "the audit")
                 self._was_elected = False
-                logger.warning("the auditor cannot work now, and tries again later: %s", error)
+                self._failure.failed(error)
                 await asyncio.sleep(RETRY_S)
 
     @contextlib.asynccontextmanager

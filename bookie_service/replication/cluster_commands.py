@@ -7,6 +7,7 @@ of their own; the first command that needs them opens them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -33,11 +34,13 @@ from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainPreview, DrainProgress
-from bookie_service.replication.operations import decommission, move_away
+from bookie_service.replication.operations import check_is_down, decommission, move_away, no_such_bookie
 from bookie_service.replication.options import AutoRecoveryOptions
 
 SPACE_TIMEOUT_S = 10.0
 BOOKIES_AT_ONCE = 64
+LOOK_S_MAX = 5.0
+"""How long a request may look for a ledger that names a bookie without a cookie."""
 SANITY_ENTRIES = 10
 READ_PIECE_BYTES = 1 << 16
 """About how many bytes `entries` yields at once. A bookie's event loop turns a piece into JSON in 3 ms."""
@@ -268,12 +271,12 @@ class ClusterCommands:
         """Begin maintenance or quarantine of a bookie; return the plan.
 
         Raises:
-            ConfigurationError: there is no such bookie, or it has a plan of another kind.
+            NoSuchBookie: there is no such bookie.
+            ConfigurationError: it has a plan of another kind.
             MetadataError: the store failed.
         """
+        await self._check_known(bookie)
         cluster, now_ms = await self._repaired(), wall_clock_ms()
-        if bookie not in await self.states():
-            raise ConfigurationError(f"there is no bookie {bookie}")
         before = await cluster.plans().find(bookie)
         if before is not None and before.kind != kind and not before.is_over(now_ms):
             raise ConfigurationError(before.refusal)
@@ -286,14 +289,38 @@ class ClusterCommands:
         return await (await self._repaired()).plans().end(bookie)
 
     async def drain_preview(self, bookie: str) -> DrainPreview:
-        """Return what a drain would copy. Raises ConfigurationError, MetadataError."""
+        """Return what a drain would copy. Raises NoSuchBookie, ConfigurationError, MetadataError."""
+        await self._check_known(bookie)
         return await Drain(await self._repaired(), bookie, self._who, self._options, _ignore).preview()
 
     async def begin_drain(self, bookie: str, who: str, reason: str, bytes_per_s: int) -> BookiePlan | None:
-        """Store the plan of a drain; return the plan that existed. Raises as `drain_plans.begin`."""
+        """Store the plan of a drain; return the plan that existed. Raises NoSuchBookie, and as `drain_plans.begin`."""
+        await self._check_known(bookie)
         return await drain_plans.begin(await self._repaired(), bookie, who, reason, bytes_per_s)
 
+    async def _check_known(self, bookie: str) -> None:
+        states = await self.states()
+        if bookie not in states:
+            raise no_such_bookie(bookie, states)
+
     # ---- long work ----
+
+    async def check_movable(self, bookie: str) -> None:
+        """Check, within seconds, whether `move_away` can begin.
+
+        A bookie without a cookie is accepted if not all ledgers could be looked at in that time: one may still name it.
+
+        Raises:
+            NoSuchBookie: there is no such bookie.
+            ConfigurationError: it serves.
+            MetadataError: the store failed.
+        """
+        cluster = await self._repaired()
+        if bookie in await cluster.context.registry.registered_ids():
+            raise ConfigurationError(f"bookie {bookie} is serving: stop it first")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S_MAX):
+                await check_is_down(cluster, bookie)
 
     async def drain(self, bookie: str, progress: Callable[[str], None], *, closes_open: bool) -> int:
         """Carry out a drain that was begun; return how many ledgers were moved. Raises as `Drain.run`."""

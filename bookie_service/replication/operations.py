@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from bkspark.core.copies import names, share_of
-from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchBookie, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
@@ -143,10 +143,11 @@ async def move_away(
     have locked. Open ledgers wait for the grace period.
 
     Raises:
-        ConfigurationError: the bookie is unknown, or still serves.
+        ConfigurationError: the id cannot be that of a bookie.
+        NoSuchBookie: the bookie is unknown.
         NotEnoughBookies, ReadFailed, ...: the error of what remains, when nothing else is left to do.
         MetadataFormat: a ledger's metadata cannot be decoded; the other ledgers were moved.
-        MetadataError: the metadata store failed.
+        MetadataError: the bookie still serves, or the metadata store failed.
     """
     await check_is_down(cluster, bookie)
     worker = cluster.worker(this_process(), options)
@@ -282,8 +283,16 @@ async def decommission(
     return moved
 
 
+def no_such_bookie(bookie: str, known: Iterable[str]) -> NoSuchBookie:
+    """Return the error for an id that is not that of a bookie of the cluster. `known`: the ids of its bookies."""
+    return NoSuchBookie(f"there is no bookie {bookie}; known are {', '.join(sorted(known)) or 'none'}", bookie=bookie)
+
+
 async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
-    """Raise ConfigurationError or MetadataError unless the bookie exists and is stopped."""
+    """Raise ConfigurationError, MetadataError or NoSuchBookie unless the bookie exists and is stopped.
+
+    If it has no cookie, the metadata of all ledgers are read, because one of them may still name it.
+    """
     try:
         check_bookie_id(bookie)
     except ValueError as error:
@@ -293,7 +302,7 @@ async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
         raise MetadataError(f"bookie {bookie} is serving: stop it first, then run this again")
     known = await registry.known()
     if bookie not in known and not (await _naming(cluster, bookie))[0]:
-        raise MetadataError(f"there is no bookie {bookie}; known are {', '.join(sorted(known)) or 'none'}")
+        raise no_such_bookie(bookie, known)
 
 
 async def _naming(

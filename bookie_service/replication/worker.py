@@ -19,6 +19,7 @@ from bkspark.core.copies import share_of
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired
 from bkspark.ledger.context import ClientContext
+from bkspark.log_limit import RepeatedFailure
 from bkspark.metadata.repair_reports import (
     ERROR_CHARACTERS_MAX,
     REPORTED_MAX,
@@ -116,6 +117,9 @@ class ReplicationWorker:
         self.listed = 0
         """How many ledgers were listed when the list was last read."""
         self._log = RepairLog(self._now_s)
+        self._failure = RepeatedFailure(
+            logger, "autorecovery cannot work now, and tries again later", "autorecovery works again"
+        )
         self._running: dict[int, _Running] = {}
         """Repairs in progress, by ledger id."""
         self._reports = reports
@@ -138,10 +142,11 @@ class ReplicationWorker:
                     if stop_watching is None:
                         stop_watching = await self._store.watch(self._wake.set)
                     done = await self.repair_listed()
+                    self._failure.worked()
                 except Exception as error:
                     if not isinstance(error, BookKeeperError):
                         error = self._unexpected.failure(error, "the list of under-replicated ledgers")
-                    logger.warning("autorecovery cannot work now, and tries again later: %s", error)
+                    self._failure.failed(error)
                     done = 0
                 if not done:
                     await self._pause()

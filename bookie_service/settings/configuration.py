@@ -150,7 +150,6 @@ class Configuration:
     address: AddressOptions
     metadata_uri: MetadataUri
     zookeeper: ZooKeeperOptions
-    session_timeout_s: float
     service: ServiceOptions
     auto_recovery: AutoRecoveryOptions
     runs_auto_recovery: bool
@@ -207,7 +206,6 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
         address=_address(keys),
         metadata_uri=_metadata_uri(keys),
         zookeeper=zookeeper,
-        session_timeout_s=keys.number("zkTimeout", 10_000, least=500, most=3_600_000, unit="ms") / 1000,
         service=_service(keys),
         auto_recovery=_auto_recovery(keys, zookeeper),
         runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),

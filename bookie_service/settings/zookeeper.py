@@ -1,7 +1,8 @@
-"""The keys of the session at ZooKeeper: `zkEnableSecurity`, and the system properties of ZooKeeper's Java client."""
+"""The keys of sessions at ZooKeeper: `zkTimeout`, `zkEnableSecurity`, and properties of ZooKeeper's Java client."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bkspark.metadata.zookeeper_options import KEYS, ZooKeeperOptions, zookeeper_options
@@ -9,7 +10,7 @@ from bookie_service.settings.values import NULL, Values
 
 
 def session_options(keys: Values) -> ZooKeeperOptions:
-    """Return the options of the session. Raises ConfigurationError."""
+    """Return the options of all sessions of the process. Raises ConfigurationError."""
     parsed: dict[str, Any] = {}
     for name, key in KEYS.items():
         if key.is_flag:
@@ -23,4 +24,5 @@ def session_options(keys: Values) -> ZooKeeperOptions:
 
         if (found := keys.parsed(name, parse, default=key.default)) is not None:
             parsed[name] = found
-    return zookeeper_options(parsed)
+    timeout_s = keys.number("zkTimeout", 10_000, least=500, most=3_600_000, unit="ms") / 1000
+    return replace(zookeeper_options(parsed), timeout_s=timeout_s)

@@ -56,7 +56,7 @@ class Api:
     """Sends requests, and checks each answer by the description."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.origin = f"http://127.0.0.1:{port}"
         self.document = self.send("GET", "/api/v2/openapi.json")[1]
         self.asked: set[tuple[str, str]] = set()
 
@@ -64,8 +64,7 @@ class Api:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:
-            url = f"http://127.0.0.1:{self._port}{path}"
-            with urlopen(Request(url, data, headers, method=method), timeout=60) as reply:
+            with urlopen(Request(self.origin + path, data, headers, method=method), timeout=60) as reply:
                 assert reply.headers["Content-Type"] == "application/json"
                 return reply.status, json.load(reply)
         except HTTPError as error:
@@ -101,7 +100,9 @@ def check_plans(api: Api, child: BookieChild) -> None:
     assert [each["kind"] for each in api("GET", "/api/v2/plans")["plans"]] == ["maintenance"]
     api("PUT", f"{at}/plan", {"kind": "quarantine"}, status=400)
     api("PUT", f"{at}/plan", {"kind": "drain"}, status=400)
-    api("PUT", "/api/v2/cluster/bookies/127.0.0.1:1/plan", {"kind": "quarantine"}, status=400)
+    api("PUT", "/api/v2/cluster/bookies/127.0.0.1:1/plan", {"kind": "quarantine"}, status=404)
+    api("GET", "/api/v2/cluster/bookies/127.0.0.1:1/drain", status=404)
+    api("POST", "/api/v2/cluster/bookies/127.0.0.1:1/drain", {}, status=404)
     api("POST", f"{at}/drain", {}, status=400)
     assert api("DELETE", f"{at}/plan") == {"bookie": child.id, "ended": True}
     api("DELETE", f"{at}/plan", status=404)
@@ -161,10 +162,27 @@ def check_cluster(api: Api) -> None:
     assert api("PATCH", "/api/v2/autorecovery", wanted).items() >= wanted.items()
     assert api("PATCH", "/api/v2/autorecovery", {"bytes_per_s": None})["bytes_per_s"] is None
     assert api("GET", "/api/v2/repairs") == {"workers": []}
-    moving = api("POST", "/api/v2/cluster/bookies/127.0.0.1:1/recover", {"forget": True}, status=202)
+    assert len(api("GET", "/api/v2/operations")["operations"]) == 1
+
+
+def check_moves(api: Api, serving: str, stopped: str) -> None:
+    """A move that cannot be done is refused at once; one that `/api/v1` has begun, as Apache's bookies do, fails."""
+    before = api("GET", "/api/v2/operations")["operations"]
+    # It was accepted, and failed as an operation.
+    unknown = api("POST", "/api/v2/cluster/bookies/127.0.0.1:1/recover", {"forget": True}, status=404)
+    assert unknown["error"]["message"].startswith("there is no bookie 127.0.0.1:1; known are ")
+    refused = api("POST", f"/api/v2/cluster/bookies/{serving}/recover", {}, status=400)
+    assert refused["error"]["message"] == f"bookie {serving} is serving: stop it first"
+    assert api("GET", "/api/v2/operations")["operations"] == before
+    body = json.dumps({"bookie_src": "127.0.0.1:1"}).encode()
+    with urlopen(Request(f"{api.origin}/api/v1/autorecovery/decommission", body, method="PUT"), timeout=60) as reply:
+        assert reply.status == 200
+    moving = api("GET", "/api/v2/operations")["operations"][len(before)]
     wait_until(lambda: api("GET", f"/api/v2/operations/{moving['id']}")["state"] == "failed", "the move to fail")
     assert "there is no bookie 127.0.0.1:1" in api("GET", f"/api/v2/operations/{moving['id']}")["error"]
-    assert len(api("GET", "/api/v2/operations")["operations"]) == 2
+    moving = api("POST", f"/api/v2/cluster/bookies/{stopped}/recover", {"forget": True}, status=202)
+    wait_until(lambda: api("GET", f"/api/v2/operations/{moving['id']}")["state"] == "done", "the move to end")
+    assert stopped not in [each["id"] for each in api("GET", "/api/v2/cluster/bookies")["bookies"]]
 
 
 def check_ledgers(api: Api) -> None:
@@ -274,8 +292,10 @@ def test_every_path_answers_as_the_description_says(uri: str, tmp_path: Path) ->
         check_cluster(api)
         check_audit(api)
         check_plans(api, child)
-        with BookieChild(tmp_path / "second", uri).running():
+        second = BookieChild(tmp_path / "second", uri)
+        with second.running():
             check_drain(api, child)
+        check_moves(api, child.id, second.id)
         check_refusals(api)
         assert api("POST", "/api/v2/bookie/restart") == {}
         described = {(method, path) for path, methods in api.document["paths"].items() for method in methods}

@@ -20,6 +20,7 @@ from bookie_service.service import BookieService
 from bookie_service.settings.configuration import configure
 from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.serving import no_suspects, service_options
+from tests.polling import until
 
 URI = MetadataUri.parse("zk://h/ledgers")
 
@@ -30,8 +31,14 @@ class Registration:
     is_registered = True
     waits = 0
 
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        """Set while the cluster answers."""
+        self.answers.set()
+
     async def settled(self) -> None:
         self.waits += 1
+        await self.answers.wait()
 
 
 class Bench:
@@ -94,6 +101,24 @@ def test_change_of_the_mode_returns_when_the_cluster_knows_it(tmp_path: Path, ca
         assert not await operator.set_read_only(False, "bob")
         assert bench.registration.waits == 3
         assert audited(caplog) == ["audit: amy: set read-only (new\\ndisk)", "audit: bob: set writable"]
+
+    run(tmp_path, test)
+
+
+def test_change_takes_effect_while_an_earlier_one_waits_for_the_cluster(tmp_path: Path) -> None:
+    """While ZooKeeper hung, "writable" had no effect for ten seconds after "read-only"."""
+
+    async def test(bench: Bench) -> None:
+        operator, registration = bench.operator, bench.registration
+        registration.answers.clear()
+        first = asyncio.ensure_future(operator.set_read_only(True, "amy"))
+        await until(lambda: operator.is_read_only, "the first change")
+        second = asyncio.ensure_future(operator.set_read_only(False, "bob"))
+        await until(lambda: not operator.is_read_only, "the second change")
+        assert not first.done()
+        assert not second.done()
+        registration.answers.set()
+        assert [await first, await second] == [False, False]
 
     run(tmp_path, test)
 

@@ -97,7 +97,8 @@ def test_values_reach_their_parts() -> None:
         "journalWriteData=false",
     ]
     assert (service.bookie.adds_in_flight_max, service.disks.is_forced_read_only) == (9, True)
-    assert configuration.session_timeout_s == 2.5
+    # Autorecovery and the HTTP server, whose sessions are others, waited ten seconds whatever was set.
+    assert configuration.zookeeper.timeout_s == configuration.auto_recovery.zookeeper.timeout_s == 2.5
     assert configuration.address.bookie_id == "bookie-1"
 
 
@@ -224,7 +225,7 @@ def test_included_files_are_read_in_place(tmp_path: Path) -> None:
     path = tmp_path / "bk_server.conf"
     path.write_text("include = more/a.conf\nbookiePort=8\nincludeoptional = none.conf\n")
     configuration = load(path, [])
-    assert (configuration.address.port, configuration.session_timeout_s) == (7, 5)
+    assert (configuration.address.port, configuration.zookeeper.timeout_s) == (7, 5)
     path.write_text("include = none.conf\n")
     with pytest.raises(ConfigurationError, match=r"none\.conf', which --config .* includes, cannot be read: No such"):
         load(path, [])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -171,6 +173,26 @@ def test_store_that_fails_is_asked_every_second_until_it_answers() -> None:
         assert [plan for _, plan in bench.seen] == [PLAN, None]
 
     run(test)
+
+
+def test_store_that_fails_for_long_has_a_line_a_minute_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Each attempt had a line: as many as there are seconds, on each bookie."""
+    caplog.set_level(logging.INFO)
+
+    async def test(bench: Bench) -> None:
+        bench.tree.fails = True
+        await bench.follower.start()
+        await asyncio.sleep(301)
+        bench.tree.fails = False
+        await asyncio.sleep(2)
+
+    run(test)
+    why = "the plan for this bookie cannot be followed, the last one stays: the metadata store does not answer"
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("bookie_service")]
+    assert lines[0] == why
+    assert len(lines) == 7
+    assert all(re.fullmatch(f"{re.escape(why)}; [0-9]+ failures since the last line", line) for line in lines[1:-1])
+    assert lines[-1] == "the plan for this bookie is followed again"
 
 
 def test_plan_that_cannot_be_read_is_left_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,16 +7,18 @@ import io
 import json
 import random
 import socket
+import stat
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
-from bkspark.cli.shell_cluster_verbs import bookie_info
+from bkspark.cli.shell_cluster_verbs import bookie_info, simple_test
+from bkspark.cli.shell_language import Failure
 from bkspark.cli.shell_language import Shell as VerbShell
 from bkspark.cli.shell_verbs import VERBS, table
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
@@ -105,6 +107,40 @@ def test_bookie_that_says_no_free_bytes_is_listed(capsys: pytest.CaptureFixture[
         "Total free disk space in the cluster: free=1",
         "Total disk capacity in the cluster: total=30",
     ]
+
+
+def tried(answer: Callable[[Path], int], entries: str) -> int:
+    """Run simpletest on a shell whose `ledger write` gets a file of entries and returns `answer(file)`."""
+
+    def run(words: Sequence[str]) -> int:
+        if words[1] != "write":
+            print(json.dumps({"ledger": 7}))
+            return 0
+        (source,) = (Path(word) for word in words if word.startswith("/"))
+        code = answer(source)
+        print(json.dumps({"ledger": 7}))
+        return code
+
+    options = argparse.Namespace(ensemble=None, writeQuorum=None, ackQuorum=None, numEntries=entries)
+    return simple_test(VerbShell(run, uri="zk://z:2181/ledgers"), options)
+
+
+def test_simpletest_stores_nothing_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """It wrote all entries to a temporary file first: 100 GB on the disk of /tmp for -n 999999999."""
+
+    def answer(source: Path) -> int:
+        assert stat.S_ISFIFO(source.stat().st_mode)
+        assert source.read_bytes() == (b"x" * 100 + b"\n") * 20_000
+        return 0
+
+    assert tried(answer, "20000") == 0
+    assert "20000 entries written to ledger 7 (lastEntryId 19999)" in capsys.readouterr().out
+
+
+def test_simpletest_ends_when_its_entries_are_not_wanted() -> None:
+    """No bookie takes them: nothing reads the entries, which are more than a pipe holds."""
+    with pytest.raises(Failure):
+        tried(lambda source: 1, "999999999")
 
 
 @pytest.mark.cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bkspark.errors import MetadataError
 from bkspark_console.cluster_view import Kept
 
 
@@ -44,3 +45,22 @@ def test_a_reading_that_began_before_a_change_is_not_kept() -> None:
         return await early, await kept.get()
 
     assert asyncio.run(ask()) == ("after", "after")
+
+
+def test_callers_at_the_same_time_share_one_failure() -> None:
+    """Each read again when the one before had failed: pages waited for a silent metadata store one after the other."""
+    failures = []
+
+    async def read() -> int:
+        await asyncio.sleep(0)
+        failures.append(MetadataError(f"failure {len(failures)}"))
+        raise failures[-1]
+
+    async def ask() -> None:
+        kept = Kept(read, 60.0)
+        for number in range(2):
+            answers = await asyncio.gather(*(kept.get() for _ in range(10)), return_exceptions=True)
+            assert [each is failures[number] for each in answers] == [True] * 10
+
+    asyncio.run(ask())
+    assert len(failures) == 2

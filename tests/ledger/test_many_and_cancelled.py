@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from bkspark.client import Client
 from bkspark.core.metadata import LedgerState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced, SessionExpired
+from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced, MetadataError, SessionExpired
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from tests.ledger.in_process import InProcessCluster, run
 from tests.polling import until
 
@@ -280,3 +283,43 @@ def test_closed_client_connects_no_more(tmp_path):
                 await call()
 
     run(tmp_path, test)
+
+
+def test_callers_that_wait_for_the_connection_together_share_its_failure():
+    """Each tried again when the one before had failed: ten requests waited ten times as long for a silent store."""
+
+    async def test() -> None:
+        silent = socket.create_server(("127.0.0.1", 0), backlog=64)  # it accepts connections, and says nothing
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+        client = Client(uri, zookeeper=ZooKeeperOptions(timeout_s=0.5))
+        try:
+            failed = await asyncio.gather(*(client.context() for _ in range(10)), return_exceptions=True)
+            assert isinstance(failed[0], MetadataError)
+            assert all(each is failed[0] for each in failed)
+            with pytest.raises(MetadataError) as later:
+                await client.context()
+            assert later.value is not failed[0]
+        finally:
+            await client.close()
+            silent.close()
+
+    asyncio.run(test())
+
+
+def test_callers_that_wait_for_the_connection_go_on_when_the_first_is_cancelled():
+    async def test() -> None:
+        silent = socket.create_server(("127.0.0.1", 0), backlog=64)
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+        client = Client(uri, zookeeper=ZooKeeperOptions(timeout_s=0.5))
+        try:
+            first, second = (asyncio.ensure_future(client.context()) for _ in range(2))
+            await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(MetadataError):
+                await second
+            assert first.cancelled()
+        finally:
+            await client.close()
+            silent.close()
+
+    asyncio.run(test())

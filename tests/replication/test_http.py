@@ -143,9 +143,10 @@ def test_autorecovery_serves_its_metrics_and_the_clusters_paths(zookeeper: ZooKe
         for path in ("state", "is_ready", "info", "gc_details", "state/readonly", "expand_storage"):
             assert ask(port, f"/api/v1/bookie/{path}") == (404, "there is no bookie in this process\n"), path
         assert ask(port, "/api/v2/bookie")[0] == 404
-    first, *_, last = (tmp_path / "log").read_text().splitlines()
+    first, *_, stops, stopped = (tmp_path / "log").read_text().splitlines()
     assert re.search(rf"INFO autorecovery starts: bkspark \S+, pid {process.pid}; .*metadataServiceUri={uri}", first)
-    assert last.endswith("INFO autorecovery stops: a signal requested it")
+    assert stops.endswith("INFO autorecovery stops: a signal requested it")
+    assert " INFO autorecovery has stopped in order, after " in stopped
 
 
 @pytest.mark.cluster
@@ -200,13 +201,20 @@ def test_the_log_of_autorecovery_has_the_form_and_the_level_of_its_command(
 ) -> None:
     uri = new_cluster(zookeeper.connect_string, f"form-{tmp_path.name}")
     words = ["cluster", "autorecovery", "--uri", uri, "--log-format", "json", "--log-level", "debug", "--json"]
+    words += ["--set", "httpServerEnabled=true", "--set", "httpServerPort=0"]
     process = ChildProcess("autorecovery", [sys.executable, "-m", "bkspark.cli", *words], tmp_path / "log")
     try:
-        assert next(process.lines(time.monotonic() + 60), None) is not None, process.last_log_line()
+        said = next(process.lines(time.monotonic() + 60), None)
+        assert said is not None, process.last_log_line()
+        port = json.loads(said)["http_port"]
+        assert ask(port, "/heartbeat") == (200, "OK\n")
     finally:
         process.stop(STOP_S)
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     events = {line["Attributes"].get("event.name"): line["Attributes"] for line in lines}
-    assert {"start", "stop"} <= events.keys()
+    assert {"start", "serving", "stop"} <= events.keys()
+    # Neither the log nor the output said at which port it listened.
+    assert events["serving"]["http"] == f"127.0.0.1:{port}"
+    assert re.fullmatch(r"autorecovery has stopped in order, after [0-9.]+ s", lines[-1]["Body"])
     assert events["start"]["keys"]["logLevel"] == "debug"
     assert "DEBUG" in {line["SeverityText"] for line in lines}

@@ -14,7 +14,14 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, TooManyRequests
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    MetadataError,
+    NoSuchBookie,
+    NoSuchLedger,
+    TooManyRequests,
+)
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.repair_reports import NO_LIMIT
 from bkspark.metadata.underreplication import DELAY_S_MAX
@@ -143,7 +150,7 @@ class ApiV2:
                 found = await call(request)
             except (NotServing, TooManyRequests) as error:
                 raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-            except NoSuchLedger as error:
+            except (NoSuchLedger, NoSuchBookie) as error:
                 raise HttpError(HTTPStatus.NOT_FOUND, str(error)) from error
             except (Refused, ConfigurationError) as error:
                 raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error
@@ -374,6 +381,7 @@ class ApiV2:
             request.need(Role.DESTROY)
         kind = "decommission" if forgets else "recover"
         bookie = request.query["bookie_id"]
+        await self._cluster.check_movable(bookie)
         return begin_moving(self._operations, self._cluster, kind, bookie, request.who, forgets=forgets).as_json()
 
     async def _ledgers(self, request: HttpRequest) -> object:

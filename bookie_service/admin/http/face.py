@@ -26,6 +26,16 @@ class Ports:
     api: tuple[str, int] | None = None
     metrics: tuple[str, int] | None = None
 
+    def shown(self) -> dict[str, str]:
+        """Return the addresses as text, by what is served, for the log."""
+        places = {"http": self.api, "metrics": self.metrics}
+        return {what: f"{place[0]}:{place[1]}" for what, place in places.items() if place is not None}
+
+    def facts(self) -> dict[str, object]:
+        """Return the ports, for the JSON with which a process says that it serves."""
+        places = {"http_port": self.api, "metrics_port": self.metrics}
+        return {name: place[1] for name, place in places.items() if place is not None}
+
 
 def check_credentials(options: HttpOptions) -> None:
     """Raise ConfigurationError unless the files of certificates, tokens and roles can be used."""
