@@ -141,6 +141,8 @@ class TopicView:
             if located.ledger_id != wanted.ledger_id:
                 return located, None
             end = Position(located.ordinal, located.ledger_id, wanted.entry_id + 1)
+            if end.ledger_id == self.readable.ledger_id and end > self.readable:
+                raise self._ends_before("endingOffsets", wanted)
             return min(self.end, end), wanted if wanted.batch_index >= 0 else None
         return (self.start if wanted == EARLIEST else self.end), None
 
@@ -360,9 +362,12 @@ def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
 
 def aliases(name: TopicName) -> list[str]:
     """Return the names by which users may name a topic or partition, the most specific first."""
-    return [
-        alias for each in (name, name.whole) for alias in (str(each), f"{each.namespace_path}/{each.local}", each.local)
-    ]
+    return [alias for each in (name, name.whole) for alias in own_aliases(each)]
+
+
+def own_aliases(name: TopicName) -> list[str]:
+    """Return the names of a topic or partition that are not those of its whole topic, the most specific first."""
+    return [str(name), f"{name.namespace_path}/{name.local}", name.local]
 
 
 def parsed_offset(wanted: object) -> str | int | MessageId:

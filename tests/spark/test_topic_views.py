@@ -112,6 +112,15 @@ def test_read_may_begin_at_the_end_and_not_after_it(client: Client) -> None:
         bounds(Look(client, startingOffsets="4:3"), (3, 2), open_entries=2)
 
 
+@pytest.mark.parametrize("end", ["4:2", "4:2:-1:0", "4:7"])
+def test_read_does_not_end_with_a_message_that_is_not_confirmed(client: Client, end: str) -> None:
+    """As for logs: a read that leaves out the message named as its last one would look complete."""
+    assert bounds(Look(client, endingOffsets="4:1"), (3, 2), open_entries=2)[2] == at(4, 2)
+    with pytest.raises(ConfigurationError, match=f"'endingOffsets' is message {end}, but .* ends before: use latest"):
+        bounds(Look(client, endingOffsets=end), (3, 2), open_entries=2)
+    assert bounds(Look(client, endingOffsets="3:7"), (3, 2), open_entries=2)[2] == at(3, 8), "the next ledger follows"
+
+
 def test_first_message_of_a_batch_ends_a_read_before_the_second(client: Client) -> None:
     found = bounds(Look(client, endingOffsets="3:1:-1:0"), (3, 2), (4, 2))
     assert found[2:] == (at(3, 2), MessageId(3, 1, 0))
