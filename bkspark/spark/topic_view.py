@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from bkspark.client import Client
@@ -19,6 +20,7 @@ from bkspark.pulsar.metadata import SHADOW_SOURCE, EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
 from bkspark.pulsar.transactions import Transactions
+from bkspark.spark.gaps import around_gaps
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
 from bkspark.spark.topic_ledgers import Extents, TopicList
@@ -332,26 +334,28 @@ class TopicView:
         self.transactions = found
 
     async def _stored(self, reader: LedgerReader, first: int, end: int) -> AsyncIterator[EntryBatch]:
-        """Yield the entries of a ledger that bookies have.
+        """Yield the entries of a ledger that bookies have; the tasks that read the others report them.
 
         Raises:
             DataLoss: bookies lost an entry (failOnDataLoss).
         """
-        while first < end:
-            try:
-                async for batch in reader.batches(first, end, unconfirmed=self._options.unconfirmed):
-                    yield batch
-                    first = batch.end_entry
-            except NoSuchEntry as error:
-                gone = first if error.entry_id is None else error.entry_id
-                if self._options.fail_on_data_loss:
-                    raise DataLoss(
-                        f"topic {self.name}, message {reader.ledger_id}:{gone}: {error}: it is read to find the "
-                        "topic's transactions; allow the loss (failOnDataLoss=false)",
-                        ledger_id=reader.ledger_id,
-                        entry_id=gone,
-                    ) from None
-                first = gone + 1
+        read = partial(reader.batches, unconfirmed=self._options.unconfirmed)
+        if not self._options.fail_on_data_loss:
+            async for batch in around_gaps(read, first, end, reader.metadata.ensemble_size):
+                yield batch
+            return
+        try:
+            async for batch in read(first, end):
+                yield batch
+                first = batch.end_entry
+        except NoSuchEntry as error:
+            gone = first if error.entry_id is None else error.entry_id
+            raise DataLoss(
+                f"topic {self.name}, message {reader.ledger_id}:{gone}: {error}: it is read to find the "
+                "topic's transactions; allow the loss (failOnDataLoss=false)",
+                ledger_id=reader.ledger_id,
+                entry_id=gone,
+            ) from None
 
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
