@@ -100,7 +100,11 @@ class TopicView:
         # Ledgers are trimmed from the front: one that is gone while an older one is there was dropped as empty.
         if noted.entry_id == 0 and self.extents and self.extents[0].ledger_id < noted.ledger_id:
             later = self.extents.first_from(noted.ledger_id)
-            return self.readable if later is None else _beginning(later)
+            if later is not None:
+                return _beginning(later)
+            # Ids ascend: if the last ledger is being written, no newer one was dropped, and the position is of another
+            # cluster.
+            return self.readable if self.extents[-1].is_closed else None
         return None
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:

@@ -79,6 +79,14 @@ def test_unread_rest_of_a_ledger_that_is_gone_is_lost_though_an_older_one_is_the
     assert topic.first_after(at(1, 0)) is None
 
 
+def test_position_after_the_ledger_that_is_written_is_not_one_of_the_topic(client: Client) -> None:
+    """Ids of ledgers ascend: no newer one was dropped. The checkpoint is of another cluster, and nothing that comes
+    would be read."""
+    topic = view(Look(client), [(3, 2)], open_entries=1)
+    assert topic.first_after(at(9, 0)) is None
+    assert topic.first_after(at(4, 1)) == at(4, 1)
+
+
 def test_last_ledger_that_is_listed_as_empty_is_looked_at() -> None:
     """Entries may have come since it was listed; before others it stays empty."""
     ledgers = tuple(ListedLedger(ledger_id, count, count, CLOSED_MS) for ledger_id, count in [(3, 0), (4, 2), (5, 0)])
