@@ -135,6 +135,8 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
             if self._is_new:
                 raise
             found = []  # deleted since the query began, a loss that its offset shows
+        if self._consumer is not None:
+            self._consumer.found({snapshot.name: snapshot.head.log_id for snapshot in found})
         return {snapshot.name: LogAtTrigger(planner, snapshot, self._losses) for snapshot in found}
 
     async def _planned(
