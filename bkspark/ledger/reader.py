@@ -223,7 +223,7 @@ class LedgerReader:
         *,
         batch_bytes: int = BATCH_BYTES,
         unconfirmed: bool = False,
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch]:
         """Yield [first_entry, end_entry), without its end, in batches of roughly `batch_bytes` payload bytes.
 
         `end_entry` None means the end of the ledger: the last confirmed entry, or with `unconfirmed` the LAP. Raises as

@@ -214,18 +214,21 @@ def _contents(
     if is_plain.all() and not joined:
         return view, starts, ends
     parts = []
+    wrong: dict[int, str] = {}
     facts = (rows, starts, ends, entries.compressions[rows], entries.uncompressed_sizes[rows], is_plain)
     for row, start, end, codec, size, plain in zip(*(fact.tolist() for fact in facts)):
         part = joined[row].payload if row in joined else view[start:end]
         if not plain:
             limit = CHUNKED_BYTES_MAX if row in joined else UNCOMPRESSED_BYTES_MAX
-            if size > limit:
-                raise MalformedEntry(row, f"it says to have {size} bytes, more than {limit}")
             try:
+                if size > limit:
+                    raise ValueError(f"it says to have {size} bytes, more than {limit}")
                 part = decompress(codec, part, size)
             except ValueError as error:
-                raise MalformedEntry(row, str(error)) from None
+                wrong[row] = str(error)
         parts.append(part)
+    if wrong:
+        raise MalformedEntry(np.array([*wrong]), next(iter(wrong.values())))
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     ends = np.cumsum(sizes)
     if len(parts) == 1:
@@ -251,13 +254,17 @@ def _walk(
     at, done = starts.copy(), np.zeros(len(counts), np.int64)
     if is_guessed:
         _find_runs(content, begins, (at, ends), (first, counts, done))
+    wrong = []
     for each in np.flatnonzero((done < counts) | (at != ends)).tolist():
         left, place = int(counts[each] - done[each]), int(first[each] + done[each])
         found = _begins_of(content, int(at[each]), int(ends[each]), left)
         if found is None:
-            reason = f"its payload is not a batch of {int(counts[each])} messages, as its metadata say"
-            raise MalformedEntry(int(rows[each]), reason)
-        begins[place : place + left] = found
+            wrong.append(each)
+        else:
+            begins[place : place + left] = found
+    if wrong:
+        reason = f"its payload is not a batch of {int(counts[wrong[0]])} messages, as its metadata say"
+        raise MalformedEntry(rows[wrong], reason)
     payload_ends = np.empty_like(begins)
     payload_ends[:-1] = begins[1:]
     has_any = counts > 0
@@ -266,8 +273,8 @@ def _walk(
     meta_ends = meta_starts + big_endian(data, begins, _SIZE_BYTES)
     is_right = meta_ends <= payload_ends
     if not is_right.all():
-        row = int(np.repeat(rows, counts)[int(np.argmin(is_right))])
-        raise MalformedEntry(row, "a message of its batch ends within its metadata")
+        wrong_rows = np.unique(np.repeat(rows, counts)[~is_right])
+        raise MalformedEntry(wrong_rows, "a message of its batch ends within its metadata")
     return meta_starts, meta_ends, payload_ends
 
 
@@ -404,6 +411,5 @@ def _single_fields(
         raise MalformedEntry(entry[error.rows], f"a message of its batch has {error}") from None
     is_right = singles.int32(PAYLOAD_SIZE) == payload_ends - ends
     if not is_right.all():
-        row = int(entry[int(np.argmin(is_right))])
-        raise MalformedEntry(row, "a message of its batch gives two sizes of its payload")
+        raise MalformedEntry(np.unique(entry[~is_right]), "a message of its batch gives two sizes of its payload")
     return singles

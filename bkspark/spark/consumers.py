@@ -41,6 +41,15 @@ class StreamConsumer:
         self._options = options
         self._held: dict[str, _Held] = {}
         """Registrations of this process, by log."""
+        self._log_ids: Mapping[str, str] = {}
+        """The ids of the logs that the last trigger found, by name."""
+
+    def found(self, log_ids: Mapping[str, str]) -> None:
+        """Forget the registrations in logs that were deleted since the last trigger, also where a log of the same name
+        was created since."""
+        for log in [log for log in self._held if log_ids.get(log) != self._log_ids.get(log)]:
+            del self._held[log]
+        self._log_ids = log_ids
 
     async def hold(self, positions: Mapping[str, Position]) -> None:
         """Move the registrations of these logs to the positions, before which everything is read and committed.

@@ -105,6 +105,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         """The offset that was returned last, by log."""
         self._last_batch_s = time.monotonic()
         """When the last batch was planned."""
+        self._is_new = False
+        """Whether the initial offset is being made: then what the options name must exist."""
         self._turn = 0
         """Which log is served first in a limited batch; increases with each batch."""
         self._check_schema(schema)
@@ -158,7 +160,11 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
             await self._begun(begins)
             return self._form.to_json({name: log.offset(begins[name]) for name, log in logs.items()})
 
-        return run(start)
+        self._is_new = True
+        try:
+            return run(start)
+        finally:
+            self._is_new = False
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None

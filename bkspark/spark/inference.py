@@ -16,7 +16,7 @@ from bkspark.blocking import run
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DataLoss, MalformedPayload, NoSuchLog, SchemaMismatch
-from bkspark.log.positions import LATEST
+from bkspark.log.positions import LATEST, Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import (
     RAW_NAMES,
@@ -106,8 +106,17 @@ async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembere
     ends: dict[str, int] = {}
     if options.ending_offsets != LATEST or options.ending_timestamp is not None:
         for snapshot in snapshots:
-            ends[snapshot.name] = (await planner.end(snapshot, await planner.end_of_log(snapshot))).ordinal
+            end = await planner.end(snapshot, await planner.end_of_log(snapshot))
+            ends[snapshot.name] = await _last_ordinal(snapshot, end)
     return await remembered_by_all(snapshots, ends, options)
+
+
+async def _last_ordinal(snapshot: LogSnapshot, end: Position) -> int:
+    """Return the ordinal of the last ledger of a log that has entries before a position."""
+    has_some = False
+    async for part in snapshot.runs(end.ordinal, end.ordinal + 1):
+        has_some = any(listed.first_entry < end.entry_id for listed in part)
+    return end.ordinal if has_some else end.ordinal - 1
 
 
 # ---- entries ----

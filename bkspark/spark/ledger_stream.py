@@ -84,8 +84,6 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
     """Reads ledgers of a selection from entries on, micro-batch by micro-batch."""
 
     _form: ManyLedgers
-    _is_new = False
-    """Whether the initial offset is being made: then ledgers that are named by id must exist."""
 
     def _new_form(self) -> ManyLedgers:
         return ManyLedgers(selection_text(self._options))
@@ -110,11 +108,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query without checkpoint begins; see `FollowingReader.initialOffset`."""
         self._form.begin_at(None, CHECKPOINT)
-        self._is_new = True
-        try:
-            return super().initialOffset()
-        finally:
-            self._is_new = False
+        return super().initialOffset()
 
     async def _latest(
         self, planner: ReadPlanner, start: dict[str, Any] | None, limit: ReadLimit | None

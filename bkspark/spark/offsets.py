@@ -80,9 +80,13 @@ class OneLog:
 
     def __init__(self, log: str) -> None:
         self._log = log
+        self._last: dict[str, LogOffset] = {}
+        """The offset that was decoded or encoded last, by log; empty before the first one."""
 
     def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
-        return offsets[self._log].to_json()
+        """Return the offset of the log; without one, the log was deleted: then the last one, which stays."""
+        self._last = {**self._last, **offsets}
+        return self._last[self._log].to_json()
 
     def from_json(self, value: Any, source: str) -> dict[str, LogOffset]:
         """Raises ConfigurationError as `LogOffset.from_json`, and if `value` belongs to a stream of many logs."""
@@ -91,7 +95,8 @@ class OneLog:
             raise ConfigurationError(
                 f"{source} is of a stream with 'logsPattern': use that option, or a new checkpoint"
             )
-        return {self._log: LogOffset.from_json(value, self._log, source)}
+        self._last = {self._log: LogOffset.from_json(value, self._log, source)}
+        return self._last
 
 
 class ManyLogs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -163,10 +164,20 @@ def offset(value: str) -> Offset:
         return int(value)
     if _MESSAGE_ID.fullmatch(value.strip()):
         return value.strip()
+    twice: list[str] = []
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        return found
+
     try:
-        parsed = json.loads(value)
+        parsed = json.loads(value, object_pairs_hook=members)
     except (ValueError, RecursionError):
         parsed = None
+    if twice:
+        raise ValueError(f"names {shown(twice[0])} twice")
     if not isinstance(parsed, dict):
         raise ValueError(
             "is neither earliest, latest, -N (entries before the end), the JSON of a position, nor the id of a message "

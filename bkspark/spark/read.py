@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, closing
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from bkspark.net.pool import BookiePool
 from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
+from bkspark.spark.gaps import around_gaps
 from bkspark.spark.local_files import encryption_with
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead, ReadPartition
@@ -215,28 +216,34 @@ async def stored_entries(
     for read in reads:
         reader = planned_reader(pool, read.ledger_id, read.metadata, password)
         opener = _opener(read, partition) if RECORD_KEY in read.metadata.custom_metadata else None
-        first, stop = read.first_entry, read.end_entry
-        while first < read.end_entry:
-            try:
-                # Closed before the pool: a LIMIT ends the task here, while reads are in flight.
-                async with aclosing(reader.batches(first, stop, READ_BYTES)) as batches:
-                    async for entries in batches:
-                        first = entries.end_entry
-                        yield read, entries if opener is None else opener.open(entries)
-                if stop < read.end_entry:
-                    goes_on = await _next_stored(read, reader, stop)
-                    _log.warning(
-                        "%sentries %d-%d of ledger %d are gone and are left out",
-                        partition.place_of(read, stop),
-                        stop,
-                        goes_on - 1,
-                        read.ledger_id,
-                    )
-                    first, stop = goes_on, read.end_entry
-            except NoSuchEntry as error:
-                stop = first if error.entry_id is None else error.entry_id
-                if fail_on_data_loss:
-                    raise _lost(partition.place_of(read, stop), read.ledger_id, stop, error) from None
+        first = read.first_entry
+        try:
+            # Closed before the pool: a LIMIT ends the task here, while reads are in flight.
+            async with aclosing(reader.batches(first, read.end_entry, READ_BYTES)) as batches:
+                async for entries in batches:
+                    first = entries.end_entry
+                    yield read, entries if opener is None else opener.open(entries)
+            continue
+        except NoSuchEntry as error:
+            gone = first if error.entry_id is None else error.entry_id
+            if fail_on_data_loss:
+                raise _lost(partition.place_of(read, gone), read.ledger_id, gone, error) from None
+        async with aclosing(_around_gaps(read, reader, first, partition)) as batches:
+            async for entries in batches:
+                yield read, entries if opener is None else opener.open(entries)
+
+
+def _around_gaps(
+    read: LedgerRead, reader: RangeReader, first: int, partition: ReadPartition
+) -> AsyncGenerator[EntryBatch]:
+    """Return the stored entries of a read from `first` on; each gap is a warning."""
+
+    def warn(gone: int, goes_on: int) -> None:
+        place, ledger_id = partition.place_of(read, gone), read.ledger_id
+        _log.warning("%sentries %d-%d of ledger %d are gone and are left out", place, gone, goes_on - 1, ledger_id)
+
+    batches = partial(reader.batches, batch_bytes=READ_BYTES)
+    return around_gaps(batches, first, read.end_entry, read.metadata.ensemble_size, warn)
 
 
 def _lost(place: str, ledger_id: int, entry_id: int, error: NoSuchEntry) -> DataLoss:
@@ -246,22 +253,6 @@ def _lost(place: str, ledger_id: int, entry_id: int, error: NoSuchEntry) -> Data
         ledger_id=ledger_id,
         entry_id=entry_id,
     )
-
-
-async def _next_stored(read: LedgerRead, reader: RangeReader, gone: int) -> int:
-    """Return where to continue after an entry that is gone: directly after it, or at the end if the rest is gone too.
-
-    A deleted ledger is not read entry by entry: the answers of all its bookies for its last entries decide.
-    """
-    goes_on = end = read.end_entry
-    for entry_id in range(max(gone + 1, end - read.metadata.ensemble_size), end):
-        with suppress(NoSuchEntry):
-            async with aclosing(reader.batches(entry_id, entry_id + 1, READ_BYTES)) as batches:
-                async for _ in batches:
-                    goes_on = gone + 1
-        if goes_on < end:
-            break
-    return goes_on
 
 
 def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

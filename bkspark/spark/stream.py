@@ -18,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
+from bkspark.errors import NoSuchLog
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import row_assembler
@@ -128,7 +129,14 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
         return logs
 
     async def _logs(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
-        found = await planner.snapshots()
+        try:
+            found = await planner.snapshots()
+        except NoSuchLog:
+            if self._is_new:
+                raise
+            found = []  # deleted since the query began, a loss that its offset shows
+        if self._consumer is not None:
+            self._consumer.found({snapshot.name: snapshot.head.log_id for snapshot in found})
         return {snapshot.name: LogAtTrigger(planner, snapshot, self._losses) for snapshot in found}
 
     async def _planned(

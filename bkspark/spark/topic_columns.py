@@ -16,7 +16,7 @@ __txnId and __encryption. Columns that are not in the schema are not built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 
 import numpy as np
 import pyarrow as pa
@@ -216,3 +216,40 @@ _COLUMNS: dict[str, Callable[[Messages], pa.Array]] = {
     "__txnid": columns.transactions,
     "__encryption": columns.encryptions,
 }
+
+
+def target_of(schemas: Mapping[int, Schema], wanted: pa.StructType) -> Schema:
+    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns
+    or of their fields, the newest version of its type that has them all. A stream has the columns with which it began,
+    which a later version may lack."""
+    newest = schemas[max(schemas)] if schemas else RAW
+    all_paths = _lowered(paths_of(wanted))
+    for paths in (all_paths, {path for path in all_paths if len(path) == 1}):
+        for version in sorted(schemas, reverse=True):
+            if schemas[version].kind == newest.kind and paths <= _columns_of(schemas[version]):
+                return schemas[version]
+    return newest
+
+
+def _columns_of(schema: Schema) -> set[tuple[str, ...]]:
+    """Return the paths of a schema's columns and of their fields, in lower case; none if it cannot be used."""
+    try:
+        return _lowered(paths_of(payload_type(schema)))
+    except ConfigurationError:
+        return set()
+
+
+def _lowered(paths: Set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    return {tuple(map(str.lower, path)) for path in paths}
+
+
+def paths_of(kind: pa.DataType) -> set[tuple[str, ...]]:
+    """Return the paths of all fields in a type."""
+    if pa.types.is_list(kind):
+        return paths_of(kind.value_type)
+    if pa.types.is_map(kind):
+        return paths_of(kind.item_type)
+    found: set[tuple[str, ...]] = set()
+    for field in kind if pa.types.is_struct(kind) else ():
+        found |= {(field.name,), *((field.name, *path) for path in paths_of(field.type))}
+    return found

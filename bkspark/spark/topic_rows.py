@@ -1,13 +1,14 @@
 """TopicRows: makes record batches for Spark from entries of topics, in tasks.
 
-Option `mode` decides what happens with a malformed entry, and with a message whose value does not have its schema. If a
-run of entries fails, its halves are tried separately, down to the malformed entry.
+Option `mode` decides what happens with a malformed entry, and with a message whose value does not have its schema. The
+entries that a check finds wrong are left out, and the others are tried again. If an error does not say which ones are
+wrong, the halves are tried separately.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -29,6 +30,7 @@ from bkspark.pulsar.transactions import transaction_ids
 from bkspark.pulsar.values import MALFORMED, KeyValueDecoder, decoder_of, key_value_decoder
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.formats.decoding import MalformedMode, check_nulls, rows_at_once
+from bkspark.spark.malformed_rows import MalformedRows, Placed
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_columns import (
     DESCRIBING,
@@ -38,15 +40,20 @@ from bkspark.spark.topic_columns import (
     converted,
     describing_column,
     of_type,
-    payload_type,
+    paths_of,
+    target_of,
 )
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topics import TopicFacts
 
 CONTENT_BYTES_MAX = 64 << 20
 """Limit of the payloads that are decompressed together; a single entry may have more."""
+CHECKS = 4
+"""How often entries that are found wrong are left out together, before the halves of the others are tried."""
 MESSAGE_BYTES = 128
 """Approximate bytes that arrays take for each message, however small it is."""
+
+_NOTHING = np.zeros(0, np.int64)
 
 LookBack = Callable[[str], Iterator[EntryBatch]]
 """Returns the entries of a topic before those of a task, the nearest batch first."""
@@ -96,7 +103,7 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
-        self._newest = _target_of(facts.schemas, pa.struct([self._schema.field(i) for i in rows._payload]))
+        self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in rows._payload]))
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
         wants_payload = bool(rows._payload) or rows._corrupt >= 0
@@ -107,6 +114,9 @@ class TopicDecoder:
         """The decoders of the versions of the topic's schema that occurred so far, by version."""
         self._key_value_decoders: dict[int, KeyValueDecoder] = {}
         """The same of a KEY_VALUE schema."""
+        self._malformed_rows = MalformedRows(
+            self._schema, rows._describing, rows._corrupt, self._named, topic, facts.partition, self._rows_at_once
+        )
 
     def _decoded_types(self, *, wants_payload: bool) -> list[pa.DataType]:
         return [*self._schema.types, *([self._struct_type()] if self._is_decoded and wants_payload else [])]
@@ -121,18 +131,24 @@ class TopicDecoder:
             ConfigurationError: messages are encrypted, or belong to transactions that the plan has not scanned.
         """
         is_compacted = batch.ledger_id in self._facts.compacted_ledgers
-        if self._mode is MalformedMode.DROPMALFORMED:
-            for entries in well_formed(batch, is_compacted=is_compacted):
-                yield from self._of_entries(batch, entries)
-            return
-        try:
-            entries = decode_entries(batch, is_compacted=is_compacted)
-        except MalformedEntry as error:
-            yield from self._halves(batch, error, self.batches)
-        else:
-            yield from self._of_entries(batch, entries)
+        done = 0
+        for entries in well_formed(batch, is_compacted=is_compacted):
+            end = int(entries.rows[-1]) + 1
+            malformed = np.setdiff1d(np.arange(done, end), entries.rows) if len(entries) < end - done else _NOTHING
+            yield from (rows for rows, _ in self._beside_malformed(batch, entries, malformed))
+            done = end
+        yield from (rows for rows, _ in self._of_malformed(batch, np.arange(done, len(batch))))
 
-    def _of_entries(self, batch: EntryBatch, entries: Entries) -> Iterator[pa.RecordBatch]:
+    def _beside_malformed(self, batch: EntryBatch, entries: Entries, malformed: np.ndarray) -> Iterator[Placed]:
+        """Yield the rows of entries, and at their places those of malformed entries."""
+        if len(malformed) and self._mode is MalformedMode.FAILFAST:
+            yield from self._of_entries(batch, entries.part(np.flatnonzero(entries.rows < malformed[0])))
+            yield from self._of_malformed(batch, malformed)
+        found = self._of_entries(batch, entries)
+        is_given = self._mode is MalformedMode.PERMISSIVE and len(malformed)
+        yield from self._malformed_rows.among(found, batch, malformed) if is_given else found
+
+    def _of_entries(self, batch: EntryBatch, entries: Entries) -> Iterator[Placed]:
         """Yield the rows of entries of a batch: of all, or with DROPMALFORMED of some."""
         rows, raw = self._deliverable(entries)
         joined: dict[int, Joined] = {}
@@ -144,7 +160,7 @@ class TopicDecoder:
 
     def _pieces(
         self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Placed]:
         """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX at a time."""
         if not len(rows):
             return
@@ -157,8 +173,17 @@ class TopicDecoder:
             yield from self._rows_of(batch, entries, rows[first:end], raw, joined)
 
     def _rows_of(
-        self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
-    ) -> Iterator[pa.RecordBatch]:
+        self,
+        batch: EntryBatch,
+        entries: Entries,
+        rows: np.ndarray,
+        raw: np.ndarray,
+        joined: Mapping[int, Joined],
+        checks: int = CHECKS,
+    ) -> Iterator[Placed]:
+        """Yield the rows of some entries. `checks`: how often those that are found wrong are left out together."""
+        if not len(rows):
+            return
         try:
             if self._rows._is_outline and batch.ledger_id not in self._facts.compacted_ledgers and not raw.any():
                 messages = outlines_of(entries, rows, joined)
@@ -171,27 +196,36 @@ class TopicDecoder:
             }
             keys = columns.keys(messages) if self._needs_keys else None
         except MALFORMED as error:
-            if len(rows) > 1:
-                middle = len(rows) // 2
-                for half in (rows[:middle], rows[middle:]):
-                    yield from self._rows_of(batch, *_part(entries, half, raw, joined))
-            else:
-                yield from self._malformed(batch, int(entries.rows[rows[0]]), str(error))
+            yield from self._rows_without(batch, entries, rows, raw, joined, error, checks)
             return
         for first in range(0, len(messages), self._rows_at_once):
             part = slice(first, first + self._rows_at_once)
             some = {i: column[part] for i, column in described.items()}
             yield self._record_batch(messages.part(part), some, raw, None if keys is None else keys[part])
 
-    def _halves(
-        self, batch: EntryBatch, error: MalformedEntry, decode: Callable[[EntryBatch], Iterator[pa.RecordBatch]]
-    ) -> Iterator[pa.RecordBatch]:
-        if len(batch) == 1:
-            yield from self._malformed(batch, 0, str(error))
-            return
-        middle = len(batch) // 2
-        yield from decode(batch.slice(0, middle))
-        yield from decode(batch.slice(middle, len(batch)))
+    def _rows_without(
+        self,
+        batch: EntryBatch,
+        entries: Entries,
+        rows: np.ndarray,
+        raw: np.ndarray,
+        joined: Mapping[int, Joined],
+        error: Exception,
+        checks: int,
+    ) -> Iterator[Placed]:
+        """Yield the rows of some entries of which an error says that not all are right."""
+        if len(rows) == 1:
+            yield from self._of_malformed(batch, entries.rows[rows], str(error))
+        elif isinstance(error, MalformedEntry) and checks and self._mode is not MalformedMode.FAILFAST:
+            is_wrong = np.isin(rows, error.rows)
+            others = self._rows_of(batch, *_part(entries, rows[~is_wrong], raw, joined), checks - 1)
+            if self._mode is MalformedMode.PERMISSIVE:
+                others = self._malformed_rows.among(others, batch, entries.rows[rows[is_wrong]])
+            yield from others
+        else:
+            middle = len(rows) // 2
+            for half in (rows[:middle], rows[middle:]):
+                yield from self._rows_of(batch, *_part(entries, half, raw, joined))
 
     def _deliverable(self, entries: Entries) -> tuple[np.ndarray, np.ndarray]:
         """Return the indexes of entries that may give rows, and for all entries whether they are returned as stored."""
@@ -236,9 +270,7 @@ class TopicDecoder:
 
     # ---- chunks ----
 
-    def _with_chunks(
-        self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray
-    ) -> Iterator[pa.RecordBatch]:
+    def _with_chunks(self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray) -> Iterator[Placed]:
         """Yield the rows of entries of which some are chunks: the last chunk is where the message is."""
         is_chunk = entries.is_chunk & ~raw
         waiting: list[int] = []
@@ -253,7 +285,7 @@ class TopicDecoder:
                 except ValueError as error:
                     yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
                     waiting, joined = [], {}
-                    yield from self._malformed(batch, int(entries.rows[row]), str(error))
+                    yield from self._of_malformed(batch, entries.rows[row : row + 1], str(error))
                     continue
                 if whole is None:
                     continue
@@ -299,7 +331,7 @@ class TopicDecoder:
 
     def _record_batch(
         self, messages: Messages, described: Mapping[int, pa.Array], raw: np.ndarray, keys: pa.Array | None
-    ) -> pa.RecordBatch:
+    ) -> Placed:
         found: dict[int, pa.Array] = dict(described)
         kept = np.ones(len(messages), bool)
         if self._rows._payload or self._rows._corrupt >= 0:
@@ -310,16 +342,17 @@ class TopicDecoder:
             if self._rows._corrupt >= 0:
                 held = columns.values(messages)
                 blank = pa.array(np.where(corrupt & (self._mode is MalformedMode.PERMISSIVE), False, True))
-                found[self._rows._corrupt] = self._corrupt_column(pc.if_else(blank, pa.scalar(None, pa.binary()), held))
+                held = pc.if_else(blank, pa.scalar(None, pa.binary()), held)
+                found[self._rows._corrupt] = self._malformed_rows.corrupt_column(held)
         if not len(self._schema):
-            return pa.record_batch({"rows": pa.nulls(len(messages))}).select([])
+            return pa.record_batch({"rows": pa.nulls(len(messages))}).select([]), messages.entries.rows[messages.entry]
         made = pa.RecordBatch.from_arrays(
             [of_type(found[i], field.type) for i, field in enumerate(self._schema)], schema=self._schema
         )
         if not kept.all():
             made, messages = made.filter(pa.array(kept)), messages.select(kept)
         self._check_nulls(made, messages)
-        return made
+        return made, messages.entries.rows[messages.entry]
 
     def _check_nulls(self, made: pa.RecordBatch, messages: Messages) -> None:
         """Raise ConfigurationError if there is a null where the schema allows none: Spark would read a value there."""
@@ -328,23 +361,9 @@ class TopicDecoder:
                 check_nulls(column, field)
             except ValueError as error:
                 if len(made) == 1:
-                    raise self._no_null(error, _place_of(messages, 0)) from None
+                    raise self._malformed_rows.no_null(error, _place_of(messages, 0)) from None
                 for place in range(len(made)):
                     self._check_nulls(made.slice(place, 1), messages.part(slice(place, place + 1)))
-
-    def _no_null(self, error: ValueError, place: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self._named}, message {place}: {error}: let the column be null in .schema(), since a message may "
-            "have no value, or be malformed"
-        )
-
-    def _corrupt_column(self, held: pa.Array) -> pa.Array:
-        wanted = self._schema.field(self._rows._corrupt).type
-        if wanted == pa.binary():
-            return held
-        return pa.array(
-            [None if each is None else each.decode("utf-8", "replace") for each in held.to_pylist()], wanted
-        )
 
     def _payload_columns(
         self, messages: Messages, raw: np.ndarray, keys: pa.Array | None
@@ -434,8 +453,8 @@ class TopicDecoder:
         """Raise ConfigurationError if a column lacks a field that the schema says: Arrow would make it null."""
         if wanted.type == stored.type or not wanted.type.num_fields:
             return
-        known = _paths_of(stored.type)
-        missing = min(_paths_of(wanted.type) - known, default=None)
+        known = paths_of(stored.type)
+        missing = min(paths_of(wanted.type) - known, default=None)
         if missing is not None:
             raise ConfigurationError(
                 f"field '{'.'.join((wanted.name, *missing))}' is not in {self._named}, whose column "
@@ -514,34 +533,23 @@ class TopicDecoder:
             entry_id=entry_id,
         ) from None
 
-    def _malformed(self, batch: EntryBatch, row: int, reason: str) -> Iterator[pa.RecordBatch]:
-        """Yield what an entry that is malformed gives: a row of nulls with PERMISSIVE."""
-        entry_id = batch.first_entry + row
-        if self._mode is MalformedMode.FAILFAST:
-            self._fail(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", reason)
-        if self._mode is MalformedMode.DROPMALFORMED:
+    def _of_malformed(self, batch: EntryBatch, places: np.ndarray, reason: str | None = None) -> Iterator[Placed]:
+        """Yield what malformed entries give: rows of nulls with PERMISSIVE. Without a reason, an entry has no metadata
+        that can be decoded."""
+        if not len(places) or self._mode is MalformedMode.DROPMALFORMED:
             return
-        known = {
-            "__topic": self._topic,
-            "__partition": self._facts.partition if self._facts.partition >= 0 else None,
-            "__ledgerid": batch.ledger_id,
-            "__entryid": entry_id,
-            "__messageid": columns.message_id(batch.ledger_id, entry_id, self._facts.partition),
-        }
-        cells = [
-            pa.array([known.get(self._rows._describing.get(i, ""))], field.type) for i, field in enumerate(self._schema)
-        ]
-        if self._rows._corrupt >= 0:
-            cells[self._rows._corrupt] = self._corrupt_column(pa.array([batch[row]], pa.binary()))
-        for cell, field in zip(cells, self._schema):
-            try:
-                check_nulls(cell, field)
-            except ValueError as error:
-                raise self._no_null(error, f"{batch.ledger_id}:{entry_id}") from None
-        if cells:
-            yield pa.RecordBatch.from_arrays(cells, schema=self._schema)
-        else:
-            yield pa.record_batch({"rows": pa.nulls(1)}).select([])
+        if self._mode is MalformedMode.FAILFAST:
+            entry_id = batch.first_entry + int(places[0])
+            why = self._reason_of(batch, places[:1]) if reason is None else reason
+            self._fail(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", why)
+        yield from self._malformed_rows.of(batch, places)
+
+    def _reason_of(self, batch: EntryBatch, place: np.ndarray) -> str:
+        try:
+            decode_entries(batch, is_compacted=batch.ledger_id in self._facts.compacted_ledgers, only=place)
+        except MalformedEntry as error:
+            return str(error)
+        raise AssertionError("it is not malformed")
 
 
 def _part(
@@ -559,40 +567,3 @@ def _place_of(messages: Messages, place: int) -> str:
     row, index = int(messages.entry[place]), int(messages.batch_index[place])
     entry = f"{int(messages.entries.ledger_ids[row])}:{int(messages.entries.entry_ids[row])}"
     return f"{entry}:-1:{index}" if index >= 0 else entry
-
-
-def _target_of(schemas: Mapping[int, Schema], columns: pa.StructType) -> Schema:
-    """Return the schema to whose columns the values are decoded: the newest version, or if it lacks one of the columns
-    or of their fields, the newest version of its type that has them all. A stream has the columns with which it began,
-    which a later version may lack."""
-    newest = schemas[max(schemas)] if schemas else RAW
-    wanted = _lowered(_paths_of(columns))
-    for paths in (wanted, {path for path in wanted if len(path) == 1}):
-        for version in sorted(schemas, reverse=True):
-            if schemas[version].kind == newest.kind and paths <= _columns_of(schemas[version]):
-                return schemas[version]
-    return newest
-
-
-def _columns_of(schema: Schema) -> set[tuple[str, ...]]:
-    """Return the paths of a schema's columns and of their fields, in lower case; none if it cannot be used."""
-    try:
-        return _lowered(_paths_of(payload_type(schema)))
-    except ConfigurationError:
-        return set()
-
-
-def _lowered(paths: Set[tuple[str, ...]]) -> set[tuple[str, ...]]:
-    return {tuple(map(str.lower, path)) for path in paths}
-
-
-def _paths_of(kind: pa.DataType) -> set[tuple[str, ...]]:
-    """Return the paths of all fields in a type."""
-    if pa.types.is_list(kind):
-        return _paths_of(kind.value_type)
-    if pa.types.is_map(kind):
-        return _paths_of(kind.item_type)
-    found: set[tuple[str, ...]] = set()
-    for field in kind if pa.types.is_struct(kind) else ():
-        found |= {(field.name,), *((field.name, *path) for path in _paths_of(field.type))}
-    return found

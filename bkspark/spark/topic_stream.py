@@ -204,8 +204,6 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         self._lists = TopicLists()
         self._noted: Mapping[str, TopicOffset] = {}
         """The offset at which the present trigger begins."""
-        self._is_new = False
-        """Whether the initial offset is being made: then a topic that does not exist is an error."""
         self._scans: dict[str, tuple[Position, Transactions]] = {}
         """How far each topic was scanned for transactions, and what was found."""
         self._warned: set[str] = set()
@@ -305,11 +303,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         moment = self._options.starting_timestamp
         if moment is not None:
             self._topics.since_ms = moment if moment >= 0 else self._new_planner().now_ms + moment
-        self._is_new = True
-        try:
-            return super().initialOffset()
-        finally:
-            self._is_new = False
+        return super().initialOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks between two offsets; see `FollowingReader.partitions`."""

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from bkspark.client import Client
@@ -19,6 +20,7 @@ from bkspark.pulsar.metadata import SHADOW_SOURCE, EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
 from bkspark.pulsar.transactions import Transactions
+from bkspark.spark.gaps import around_gaps
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
 from bkspark.spark.topic_ledgers import Extents, TopicList
@@ -98,7 +100,11 @@ class TopicView:
         # Ledgers are trimmed from the front: one that is gone while an older one is there was dropped as empty.
         if noted.entry_id == 0 and self.extents and self.extents[0].ledger_id < noted.ledger_id:
             later = self.extents.first_from(noted.ledger_id)
-            return self.readable if later is None else _beginning(later)
+            if later is not None:
+                return _beginning(later)
+            # Ids ascend: if the last ledger is being written, no newer one was dropped, and the position is of another
+            # cluster.
+            return self.readable if self.extents[-1].is_closed else None
         return None
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
@@ -141,6 +147,8 @@ class TopicView:
             if located.ledger_id != wanted.ledger_id:
                 return located, None
             end = Position(located.ordinal, located.ledger_id, wanted.entry_id + 1)
+            if end.ledger_id == self.readable.ledger_id and end > self.readable:
+                raise self._ends_before("endingOffsets", wanted)
             return min(self.end, end), wanted if wanted.batch_index >= 0 else None
         return (self.start if wanted == EARLIEST else self.end), None
 
@@ -330,26 +338,28 @@ class TopicView:
         self.transactions = found
 
     async def _stored(self, reader: LedgerReader, first: int, end: int) -> AsyncIterator[EntryBatch]:
-        """Yield the entries of a ledger that bookies have.
+        """Yield the entries of a ledger that bookies have; the tasks that read the others report them.
 
         Raises:
             DataLoss: bookies lost an entry (failOnDataLoss).
         """
-        while first < end:
-            try:
-                async for batch in reader.batches(first, end, unconfirmed=self._options.unconfirmed):
-                    yield batch
-                    first = batch.end_entry
-            except NoSuchEntry as error:
-                gone = first if error.entry_id is None else error.entry_id
-                if self._options.fail_on_data_loss:
-                    raise DataLoss(
-                        f"topic {self.name}, message {reader.ledger_id}:{gone}: {error}: it is read to find the "
-                        "topic's transactions; allow the loss (failOnDataLoss=false)",
-                        ledger_id=reader.ledger_id,
-                        entry_id=gone,
-                    ) from None
-                first = gone + 1
+        read = partial(reader.batches, unconfirmed=self._options.unconfirmed)
+        if not self._options.fail_on_data_loss:
+            async for batch in around_gaps(read, first, end, reader.metadata.ensemble_size):
+                yield batch
+            return
+        try:
+            async for batch in read(first, end):
+                yield batch
+                first = batch.end_entry
+        except NoSuchEntry as error:
+            gone = first if error.entry_id is None else error.entry_id
+            raise DataLoss(
+                f"topic {self.name}, message {reader.ledger_id}:{gone}: {error}: it is read to find the "
+                "topic's transactions; allow the loss (failOnDataLoss=false)",
+                ledger_id=reader.ledger_id,
+                entry_id=gone,
+            ) from None
 
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
@@ -360,9 +370,12 @@ def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
 
 def aliases(name: TopicName) -> list[str]:
     """Return the names by which users may name a topic or partition, the most specific first."""
-    return [
-        alias for each in (name, name.whole) for alias in (str(each), f"{each.namespace_path}/{each.local}", each.local)
-    ]
+    return [alias for each in (name, name.whole) for alias in own_aliases(each)]
+
+
+def own_aliases(name: TopicName) -> list[str]:
+    """Return the names of a topic or partition that are not those of its whole topic, the most specific first."""
+    return [str(name), f"{name.namespace_path}/{name.local}", name.local]
 
 
 def parsed_offset(wanted: object) -> str | int | MessageId:

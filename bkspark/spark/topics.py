@@ -46,7 +46,7 @@ from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import EntryRange, PackedRanges, ReadableSegment
 from bkspark.spark.topic_ledgers import Extents, TopicList, TopicLists
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
-from bkspark.spark.topic_view import TopicView, aliases, parsed_offset
+from bkspark.spark.topic_view import TopicView, aliases, own_aliases, parsed_offset
 from bkspark.wall_clock import wall_clock_ms
 
 _log = logging.getLogger(__name__)
@@ -298,7 +298,8 @@ class TopicPlanner:
         return next((view.name for view in self._views if view.has_ledger(ledger_id)), None)
 
     def check_offsets(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError if an offset option names a topic or partition that is not among those to read."""
+        """Raise ConfigurationError if an offset option names a topic or partition that is not among those to read, or
+        names one twice."""
         topics = list(map(TopicName.parse, names))
         for option, offset in (
             ("startingOffsets", self.options.starting_offsets),
@@ -315,6 +316,7 @@ class TopicPlanner:
                         "names of topics and offsets"
                     )
                 _check_partition(option, wanted, named)
+            _check_names(option, offset, topics)
 
     async def schemas(self, topic: TopicName) -> dict[int, Schema]:
         """Return the schemas of a topic by version; empty where the options ask for bytes."""
@@ -464,6 +466,22 @@ def _check_partition(option: str, wanted: object, topics: Sequence[TopicName]) -
         shown_numbers = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
         why = f"of topic {topics[0].whole} the offset is for partition {shown_numbers}: correct the id"
     raise ConfigurationError(f"option '{option}' is message {found}, of partition {found.partition}, but {why}")
+
+
+def _check_names(option: str, names: Collection[str], topics: Sequence[TopicName]) -> None:
+    """Raise ConfigurationError if two of the names are those of one topic or partition."""
+    used: set[str] = set()
+    others: dict[str, tuple[TopicName, str]] = {}
+    for topic in (each for name in topics for each in (name, name.whole)):
+        first, *more = [alias for alias in own_aliases(topic) if alias in names] or [""]
+        used.add(first)
+        others.update(dict.fromkeys(more, (topic, first)))
+    for alias, (topic, first) in others.items():
+        # A short name may be that of another topic.
+        if alias not in used:
+            raise ConfigurationError(
+                f"option '{option}' names topic {topic} twice, as '{first}' and as '{alias}': remove one of them"
+            )
 
 
 def _owner(ranges: Sequence[EntryRange], error: BookKeeperError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from typing import TYPE_CHECKING
@@ -80,6 +81,21 @@ def test_added_columns_are_logged_with_their_position_and_left_out(
     assert "column 'late string' is new from" in caplog.text
     assert '"ordinal":1' in caplog.text
     assert [batch["id"].to_pylist() for each in partitions for batch in reader.read(each)] == [[1, 2]]
+
+
+def test_a_read_that_ends_where_the_columns_change_has_those_before(cluster: Cluster, client: Client) -> None:
+    """Its end is the position of the first entry with the new columns, which it does not read."""
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    log.write(StructType([*ID, *StructType().add("late", "string")]), entry(id=2, late="x"))
+    ledgers = [each["ledger"] for each in client.log(log.options["log"]).show()["ledgers"]]
+    for ordinal, entry_id, columns in ((0, 1, ["id"]), (1, 0, ["id"]), (1, 1, ["id", "late"])):
+        end = {"entry": entry_id, "ledger": ledgers[ordinal], "ordinal": ordinal, "version": 1}
+        source = BookKeeperDataSource({**log.options, "endingOffsets": json.dumps(end)})
+        assert source.schema().names == columns
+        batches = source.reader(source.schema())
+        found = [row["id"] for part in batches.partitions() for rows in batches.read(part) for row in rows.to_pylist()]
+        assert found == [1, 2][: len(columns)]
 
 
 def test_a_type_that_changed_ends_the_stream_with_the_position_and_the_remedy(cluster: Cluster, client: Client) -> None:

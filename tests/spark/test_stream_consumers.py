@@ -6,6 +6,7 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
 from bkspark.log.positions import Position
@@ -15,6 +16,7 @@ from bkspark.spark import consumers
 from bkspark.spark.connection import connect
 from bkspark.spark.consumers import StreamConsumer
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.stream import BookKeeperStreamReader
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -108,3 +110,29 @@ def test_log_that_was_deleted_is_forgotten_though_one_of_its_name_is_made(client
     client.log(log).create()
     query.hold()
     assert query.stored(log) == []
+
+
+@pytest.mark.admission_control
+@pytest.mark.parametrize("selection", ["log", "logsPattern"])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_query_registers_in_a_log_that_was_created_again(
+    cluster: Cluster, client: Client, selection: str, *, is_seen: bool
+) -> None:
+    """Its retention must keep what the query has not read, whether or not a trigger saw that the log was gone."""
+    log, _ = new_log(client)
+    with client.log(log).open_for_writing() as writer:
+        writer.append_many([b"in the second ledger"])
+    given = {"uri": cluster.uri, selection: log, "consumer": "etl", "startingOffsets": "earliest"}
+    options = SourceOptions.parse({**given, "failOnDataLoss": "false"})
+    stream = BookKeeperStreamReader(StructType().add("value", "string"), options)
+    start = stream.initialOffset()
+    read = stream.latestOffset(start, stream.getDefaultReadLimit())
+    read = stream.latestOffset(read, stream.getDefaultReadLimit())
+    client.log(log).delete()
+    if is_seen:
+        read = stream.latestOffset(read, stream.getDefaultReadLimit())
+    with client.log(log).open_for_writing() as writer:
+        (first,) = writer.append_many([b"new"])
+    stream.latestOffset(read, stream.getDefaultReadLimit())
+    (registered,) = client.log(log).consumers()
+    assert registered.position <= first

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.wire import v2
@@ -176,3 +176,44 @@ def test_offset_never_goes_back_where_bookies_know_less_than_others_did(cluster,
     third.resume()
     first.pause()
     assert stream.latestOffset(noted if is_given_its_place else None) == noted
+
+
+def test_log_that_is_deleted_under_its_stream_is_data_lost(cluster, client, prefix, caplog):
+    """As of a log of a pattern, and of a topic; Kafka's failOnDataLoss names deleted topics, too."""
+    append(client, prefix, b"1", b"2")
+    strict, lenient = follow(cluster, log=prefix), follow(cluster, log=prefix, failOnDataLoss="false")
+    read, unread = latest(lenient, lenient.initialOffset()), lenient.initialOffset()
+    client.log(prefix).delete()
+    with pytest.raises(DataLoss, match=f"log {prefix} was deleted: what was unread, from position .*new checkpoint"):
+        latest(strict, read)
+    with pytest.raises(DataLoss, match=f"log {prefix} was deleted"):
+        strict.partitions(unread, read)
+    caplog.clear()
+    for _ in range(2):
+        assert latest(lenient, read) == read, "nothing is new"
+        assert values(lenient, unread, read) == [], "a batch that was planned before a restart"
+    (warned,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert f"log {prefix} was deleted" in warned
+    assert lag_of(lenient) == (0, 0)
+    append(client, prefix, b"3")
+    assert values(lenient, read, latest(lenient, read)) == ["3"], "it is read from its beginning"
+    with pytest.raises(DataLoss, match=f"log {prefix} was deleted and created again"):
+        latest(strict, read)
+
+
+def test_query_that_ends_finds_that_its_log_was_deleted(cluster, client, prefix):
+    """Trigger.AvailableNow, and a query that restarts: neither has seen the log."""
+    append(client, prefix, b"1")
+    read = latest(stream := follow(cluster, log=prefix), stream.initialOffset())
+    client.log(prefix).delete()
+    restarted = follow(cluster, log=prefix, failOnDataLoss="false")
+    restarted.prepareForTriggerAvailableNow()
+    assert latest(restarted, read) == read
+    with pytest.raises(NoSuchLog, match=f"log {prefix} does not exist"):
+        restarted.initialOffset()
+
+
+def lag_of(stream: BookKeeperStreamReader) -> tuple[int, int]:
+    reported = stream.reportLatestOffset()
+    assert reported is not None
+    return reported["entries_behind"], reported["bytes_behind"]

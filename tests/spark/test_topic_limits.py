@@ -35,16 +35,17 @@ def opened(topic: StoredTopic, *entries: bytes) -> int:
     return ledger
 
 
-def test_start_after_what_is_confirmed_is_refused_and_skips_nothing(topic: StoredTopic, read: Callable) -> None:
+def test_position_after_what_is_confirmed_is_refused_and_skips_nothing(topic: StoredTopic, read: Callable) -> None:
     ledger = opened(topic, *numbered(0, 1))
     assert values(read(VALUE, startingOffsets=f"{ledger}:1")) == []
-    with pytest.raises(ConfigurationError, match=f"message {ledger}:5, but topic .* ends before: use latest"):
-        read(VALUE, startingOffsets=f"{ledger}:5")
-    assert values(read(VALUE, endingOffsets=f"{ledger}:5")) == [b"0"]
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(ConfigurationError, match=f"message {ledger}:5, but topic .* ends before: use latest"):
+            read(VALUE, **{option: f"{ledger}:5"})
     closed = topic.roll(numbered(2))
-    assert values(read(VALUE, startingOffsets=f"{ledger}:5", endingOffsets=f"{closed}:0")) == []
-    with pytest.raises(ConfigurationError, match="ends before"):
-        read(VALUE, startingOffsets=f"{closed}:1")
+    assert values(read(VALUE, startingOffsets=f"{ledger}:5", endingOffsets=f"{closed}:-1")) == []
+    for wrong in ({"startingOffsets": f"{closed}:1"}, {"endingOffsets": f"{closed}:0"}):
+        with pytest.raises(ConfigurationError, match="ends before"):
+            read(VALUE, **wrong)
 
 
 def test_range_of_a_topic_that_ends_before_it_begins_is_refused(topic: StoredTopic, read: Callable) -> None:

@@ -79,6 +79,14 @@ def test_unread_rest_of_a_ledger_that_is_gone_is_lost_though_an_older_one_is_the
     assert topic.first_after(at(1, 0)) is None
 
 
+def test_position_after_the_ledger_that_is_written_is_not_one_of_the_topic(client: Client) -> None:
+    """Ids of ledgers ascend: no newer one was dropped. The checkpoint is of another cluster, and nothing that comes
+    would be read."""
+    topic = view(Look(client), [(3, 2)], open_entries=1)
+    assert topic.first_after(at(9, 0)) is None
+    assert topic.first_after(at(4, 1)) == at(4, 1)
+
+
 def test_last_ledger_that_is_listed_as_empty_is_looked_at() -> None:
     """Entries may have come since it was listed; before others it stays empty."""
     ledgers = tuple(ListedLedger(ledger_id, count, count, CLOSED_MS) for ledger_id, count in [(3, 0), (4, 2), (5, 0)])
@@ -110,6 +118,15 @@ def test_read_may_begin_at_the_end_and_not_after_it(client: Client) -> None:
     assert bounds(Look(client, startingOffsets="4:2"), (3, 2), open_entries=2)[0] == at(4, 2)
     with pytest.raises(ConfigurationError, match="ends before: use latest"):
         bounds(Look(client, startingOffsets="4:3"), (3, 2), open_entries=2)
+
+
+@pytest.mark.parametrize("end", ["4:2", "4:2:-1:0", "4:7"])
+def test_read_does_not_end_with_a_message_that_is_not_confirmed(client: Client, end: str) -> None:
+    """As for logs: a read that leaves out the message named as its last one would look complete."""
+    assert bounds(Look(client, endingOffsets="4:1"), (3, 2), open_entries=2)[2] == at(4, 2)
+    with pytest.raises(ConfigurationError, match=f"'endingOffsets' is message {end}, but .* ends before: use latest"):
+        bounds(Look(client, endingOffsets=end), (3, 2), open_entries=2)
+    assert bounds(Look(client, endingOffsets="3:7"), (3, 2), open_entries=2)[2] == at(3, 8), "the next ledger follows"
 
 
 def test_first_message_of_a_batch_ends_a_read_before_the_second(client: Client) -> None:

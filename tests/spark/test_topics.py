@@ -124,6 +124,29 @@ def test_position_may_be_given_as_pulsar_spark_has_it_and_within_a_batch(topic: 
         read(VALUE, startingOffsets=f"{ledger + 1000}:0")
 
 
+def test_topic_that_the_offsets_name_twice_is_refused(topic: StoredTopic, client: Client, read: Callable) -> None:
+    topic.ledger(numbered(0, 1))
+    full, local = str(topic.name), topic.name.local
+    for names in ((full, local), (f"public/default/{local}", local), (full, f"public/default/{local}")):
+        given = json.dumps(dict.fromkeys(names, "earliest"))
+        with pytest.raises(ConfigurationError, match=f"names topic {full} twice, as '{names[0]}' and as '{names[1]}'"):
+            read(VALUE, startingOffsets=given)
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(ConfigurationError, match=f"option '{option}' .* names '{local}' twice"):
+            read(VALUE, **{option: f'{{"{local}": "earliest", "{local}": "latest"}}'})
+    # One name is that of a topic of another namespace, or of one partition.
+    elsewhere = StoredTopic(client, f"public/other/{local}")
+    elsewhere.ledger(numbered(2, 3))
+    given = json.dumps({local: "-1", str(elsewhere.name): "-1"})
+    assert values(read(VALUE, topics=f"{full},{elsewhere.name}", startingOffsets=given)) == [b"1", b"3"]
+    parts = [StoredTopic(client, f"{full}-p-partition-{number}") for number in range(2)]
+    parts[0].partitioned(2)
+    for number, part in enumerate(parts):
+        part.ledger(numbered(2 * number, 2 * number + 1))
+    given = json.dumps({f"{local}-p": "-1", f"{local}-p-partition-1": "earliest"})
+    assert values(read(VALUE, topic=f"{local}-p", startingOffsets=given)) == [b"1", b"2", b"3"]
+
+
 def test_positions_before_and_after_all_messages_are_those_of_java(topic: StoredTopic, read: Callable) -> None:
     ledger = topic.ledger(numbered(0, 1))
     earliest, latest = [8, *[-1] * 9, 1, 16, *[-1] * 9, 1, 48, 0], [8, *[-1] * 8, 127, 16, *[-1] * 8, 127, 48, 0]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bkspark.blocking import Client, run
+from bkspark.core.metadata import Fragment
 from bkspark.errors import (
     ConfigurationError,
     DataLoss,
@@ -119,6 +120,28 @@ def test_entries_that_bookies_lost_do_not_hide_transactions(client: Client, topi
     with pytest.raises(DataLoss, match=f"^topic {topic.name}, message {damaged}:2: .*failOnDataLoss=false"):
         read(VALUE)
     assert values(read(VALUE, failOnDataLoss=False)) == [b"1", b"3"]
+
+
+@pytest.mark.usefixtures("with_transactions")
+def test_entries_that_are_left_between_lost_ones_do_not_hide_transactions(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    """Two of the three bookies of a striped ledger lost their entries."""
+    with client.create(ensemble=3, write_quorum=1, ack_quorum=1) as writer:
+        entries = [aborted(0), *numbered(1, 2), marker(22, (0, 1)), *numbered(4, 5, 6)]
+        writer.append_many(entries)
+    topic.info.ledgerInfo.add(ledgerId=writer.ledger_id, timestamp=1, entries=7, size=sum(map(len, entries)))
+    topic.save()
+
+    async def lose_two_of_three() -> None:
+        ledgers = (await client.asynchronous.context()).ledgers
+        stored = await ledgers.read(writer.ledger_id)
+        first, second, third = stored.metadata.fragments[0].bookies
+        exchanged = replace(stored.metadata, fragments=(Fragment(0, (first, third, second)),))
+        await ledgers.write(writer.ledger_id, exchanged, stored.version)
+
+    run(lose_two_of_three)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"6"]
 
 
 def test_ledger_before_the_start_that_has_fewer_entries_than_listed_does_not_count(
