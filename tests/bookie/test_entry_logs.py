@@ -216,6 +216,8 @@ def test_new_entries_go_to_directories_with_room_that_are_not_avoided(disks: Dis
     assert logs.with_room(["/b", "/c"]) == ["/c"], "a full one is better than one that took nothing"
     assert logs.with_room(["/b"]) == ["/b"]
     assert logs.with_room([]) == []
+    logs.note_full(frozenset())
+    assert logs.with_room(["/a", "/b"]) == ["/a", "/b"], "the disks were looked at since"
 
 
 def test_log_is_created_where_the_caller_wants_it(disks: Disks) -> None:

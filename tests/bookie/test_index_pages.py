@@ -201,3 +201,16 @@ def test_pages_lie_over_the_positions_of_the_file() -> None:
     assert stored.tolist() == [1, 2, 3, 4, 5]
     assert overlaid(stored, {3: positions(9)}, 3, 2).tolist() == [9, 2, 3, 4, 5]
     assert overlaid(positions(), {}, 0, 2).tolist() == []
+
+
+def test_page_that_one_reader_asks_for_by_number_is_not_the_next_to_go() -> None:
+    cost = PAGE_COST + 8
+    pages = IndexPages(8 * EACH, 3 * cost)
+    for number in range(3):
+        pages.keep(7, number, positions(number), pages.changes)
+    page = pages.page(7, 0)
+    assert page is not None
+    assert page.tolist() == [0]
+    assert pages.page(7, 9) is None
+    pages.keep(7, 3, positions(3), pages.changes)
+    assert pages.numbers(7, 0, 9) == [0, 2, 3]

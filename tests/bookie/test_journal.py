@@ -321,6 +321,8 @@ def test_missing_files_refuse(tmp_path: Path) -> None:
     path_of(tmp_path, 2).unlink()
     with pytest.raises(StorageDamaged, match=r"the file before it, 0000000000000002\.txn, is missing"):
         replayed(tmp_path)
+    with pytest.raises(StorageDamaged, match=r"0002\.txn, where replay begins, is missing"):
+        replayed(tmp_path, JournalPosition(2, 512))
 
 
 @pytest.mark.parametrize("remains", [None, b"", bytes(512), bytes(5000), b"BKSJ\0\0"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bkspark.wire import v2
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import CachedSource
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.interface import LookResult
@@ -147,6 +148,22 @@ def test_entries_far_apart_need_a_look_for_each_stretch_of_ids() -> None:
         ended.append(sorted(asked[rows].tolist()))
         asked = np.delete(asked, rows)
     assert ended == [[0, 1, 3], [20_000, 20_003], [40_000]]
+
+
+@pytest.mark.parametrize("last", [6, 7, 8, 9])
+def test_look_that_passes_the_end_of_a_page_of_the_index_finds_both_sides(last: int) -> None:
+    """A page has the positions of entries 0 to 7 here, and stays in memory."""
+    setup = Setup(store=StoreOptions(pages=PageOptions(page_bytes=64)))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(12):
+        twin.serve(SILENT, add_frame(KEY, entry(LEDGER, entry_id, 20)))
+    twin.checkpoint()
+    ledger = twin.store.ledger(LEDGER)
+    assert ledger is not None
+    asked = np.arange(5, last + 1)
+    found = twin.store.read_each([ledger], [len(asked)], asked, 10_000, CachedSource(1 << 20))
+    rows = sorted(row for piece, _ in found.pieces for row in piece.tolist())
+    assert (rows, found.missing.tolist(), found.odd.tolist()) == (list(range(len(asked))), [], [])
 
 
 def test_order_puts_what_was_found_first() -> None:

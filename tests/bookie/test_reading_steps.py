@@ -135,6 +135,20 @@ def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieT
     assert len(peer.pieces) == 6
 
 
+def test_ledger_that_began_after_an_earlier_turn_looked_for_it_is_found(twin: BookieTwin) -> None:
+    """X1: a negative answer is true at the moment at which it is given."""
+    twin.serve(SILENT, add_frame(KEY, entry(UNKNOWN + 2, 0)))
+    twin.settle()
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, *((UNKNOWN + number, 0) for number in range(5)))
+    assert not bench.reads.answer(reading, turn_of(2))
+    assert [status for *_, status in answers(peer)] == [Status.ENOLEDGER, Status.ENOLEDGER, Status.EOK]
+    twin.serve(SILENT, add_frame(KEY, entry(UNKNOWN + 4, 0)))
+    twin.settle()
+    assert bench.reads.answer(reading, turn_of(9))
+    assert [status for *_, status in answers(peer)][3:] == [Status.ENOLEDGER, Status.EOK]
+
+
 def test_absent_ledgers_are_looked_up_several_at_once(twin: BookieTwin) -> None:
     looks: list[int] = []
 
