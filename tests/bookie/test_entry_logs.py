@@ -12,7 +12,7 @@ import pytest
 from bkspark.errors import ConfigurationError, StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_ID_MAX, OFFSET_BITS
-from bookie_service.storage.disks import FileSystemSpace
+from bookie_service.storage.disks import DiskLimits, FileSystemSpace
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
@@ -359,6 +359,37 @@ def test_rollback_goes_back_to_the_last_sync_of_a_log_that_had_several(disks: Di
     assert appending.append(1) == [1]
     appending.appender.rollback()
     assert appending.size(1) == HEADER_BYTES + 6 * len(ITEM)
+
+
+def test_rollback_takes_back_all_appends_since_the_last_sync(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    appending.append(2)
+    appending.appender.sync()
+    for _ in range(3):
+        assert appending.append(1) == [1]
+    appending.appender.rollback()
+    assert appending.size(1) == HEADER_BYTES + 2 * len(ITEM)
+
+
+@pytest.mark.parametrize(("free", "is_reserved"), [(1 << 20, True), ((1 << 20) - 1, False)])
+def test_space_is_reserved_where_a_whole_log_is_free(tmp_path: Path, free: int, is_reserved: bool) -> None:
+    """On a nearly full disk reserved space would be missing for acknowledged entries."""
+    files = FreeFiles()
+    files.free = free
+    logs = EntryLogs(files, [str(tmp_path)], DiskLimits(log_bytes_max=1 << 20), reserves=True)
+    writer = logs.create()
+    writer.write([ITEM])
+    assert ((tmp_path / "1.log").stat().st_blocks * 512 > 1 << 19) == is_reserved
+    writer.close()
+
+
+class FreeFiles(LocalFiles):
+    """Files on a disk of which a test says what is free."""
+
+    free = 0
+
+    def space(self, directory: str) -> FileSystemSpace:
+        return FileSystemSpace(1, 1 << 41, self.free)
 
 
 def test_cut_log_loses_its_map_before_its_bytes_durably(disks: Disks) -> None:

@@ -14,14 +14,17 @@ from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
 from bookie_service.engine.responses import Parts
+from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.io.disk_threads import InTurn
 from bookie_service.storage.ledgers import base
 from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.opening import _Replay, open_storage
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_scan import LogScan
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.test_changes import KEY, add, entry
+from tests.bookie.items import item
+from tests.bookie.test_changes import KEY, add, entry, fence, write_lac
 from tests.bookie.test_durable_steps import twin_of
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
@@ -109,6 +112,38 @@ def test_replay_that_finds_no_space_for_a_while_loses_no_entry(refused: str) -> 
     again.checkpoint()
     after = BookieTwin(crash_image(disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
     assert [after.read(*each)[2] for each in held] == [entry(*each) for each in held]
+
+
+def test_replay_fills_a_half_of_the_write_cache_no_further_than_adds_do() -> None:
+    """What a look-up costs counts, too."""
+    setup = Setup(store=StoreOptions(cache_half_bytes=6144))
+    for count in range(110, 190, 8):
+        twin = BookieTwin(setup.new_disk(), setup, History())
+        for first in range(0, count, 50):
+            assert set(add(twin, *((4, each) for each in range(first, min(first + 50, count))))) == {Status.EOK}
+        storage = open_storage(
+            SimulatedFiles(crash_image(twin.disk, Loss.KEPT, Random(1))),
+            setup.journal_paths,
+            setup.ledger_paths,
+            setup.store,
+            setup.journal,
+        )
+        replay = _Replay(storage.store, is_in_doubt=False)
+        body = b"".join(item(4, each, 0) for each in range(count))
+        replay.apply(RecordKind.ENTRIES, count, body)
+        assert storage.store.active.room >= -600, "no more than what the ledger itself costs is lacking"
+
+
+def test_header_of_a_ledger_has_a_higher_generation_after_each_change() -> None:
+    """docs/formats.md: of two whole header slots the one of the higher generation counts."""
+    twin, generations = twin_of(), []
+    for change in (lambda: add(twin, (4, 0)), lambda: fence(twin, 4), lambda: write_lac(twin, 4, 0)):
+        change()
+        twin.checkpoint()
+        header = twin.store.index.header(4)
+        assert header is not None
+        generations.append(header.generation)
+    assert generations == [1, 2, 3]
 
 
 class CountedLock:

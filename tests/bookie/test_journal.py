@@ -557,6 +557,21 @@ def test_journal_is_settled_once_and_needs_no_new_space_for_that(tmp_path: Path)
         assert path_of(tmp_path).stat().st_size == size
 
 
+def test_journal_stops_on_a_full_disk_whatever_its_last_group_left_free(tmp_path: Path) -> None:
+    """A group reserves room for the next marker and for what the stop writes."""
+    options = JournalOptions(preallocate_bytes=64, alignment_bytes=512)
+    for length in range(0, 1100, 50):
+        directory = tmp_path / str(length)
+        directory.mkdir()
+        journal = Journal(LocalFiles(), str(directory), options, START)
+        journal.append([record(b"x" * length)])
+        size = path_of(directory).stat().st_size
+        journal.write_durability_marker()
+        journal.close()
+        assert path_of(directory).stat().st_size <= size
+        assert replayed(directory)[0] == [b"x" * length]
+
+
 def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durable(tmp_path: Path) -> None:
     """journalSyncData=false: what `synced` says, marks and file ends stay true nevertheless."""
     files = FaultyFiles()

@@ -115,6 +115,14 @@ def test_event_loop_commits_bytes_up_to_its_limit_and_leaves_one_more_to_the_thr
     assert bench.turn() == [("durable", 2 * len(sizes) + 2)], "what the thread got does not count any more"
 
 
+def test_bytes_of_earlier_turns_do_not_count_towards_the_limit_of_one() -> None:
+    bench = Bench()
+    for number in range(1, 40):
+        bench.submit(INLINE_BYTES_MAX // 8)
+        assert bench.turn() == [("durable", number)]
+    assert bench.thread.waiting == 0
+
+
 def test_nothing_is_committed_beside_a_thread_that_is_busy() -> None:
     bench = Bench()
     bench.submit(INLINE_BYTES_MAX + 1)

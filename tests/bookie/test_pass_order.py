@@ -188,6 +188,38 @@ def test_log_whose_positions_found_no_room_is_not_settled_and_gets_no_entry_twic
     bench.store.close()
 
 
+def test_ledger_whose_header_alone_was_flushed_is_dropped_after_the_marks_have_passed_it(tmp_path: Path) -> None:
+    """Otherwise replay would bring it back."""
+    bench = Bench(tmp_path)
+    bench.store.fence(bench.store.create_ledger(5, KEY))
+    found = []
+    for advances_checkpoint in (False, True):
+        flush = bench.store.begin_flush(advances_checkpoint=advances_checkpoint)
+        assert flush is not None
+        bench.store.write_flush(flush)
+        bench.store.end_flush(flush)
+        found.append(bench.store.droppable([5]))
+    assert found == [[], [(5, True)]]
+    header = bench.store.index.header(5)
+    assert header is not None
+    assert header.fenced
+    bench.store.close()
+
+
+def test_entries_that_another_directory_takes_over_lie_there_in_their_order(tmp_path: Path) -> None:
+    """A batch read is one slice of the log then."""
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files, directories=2)
+    for ledger_id in (4, 6):
+        bench.put(ledger_id, range(20))
+    files.fault = lambda operation, path: operation == "write" and path.endswith(".log") and "/ledgers0/" in path
+    bench.flush()
+    for ledger_id in (4, 6):
+        assert np.unique(np.diff(bench.store.index.positions(ledger_id, 0, 20))).tolist() == [4 + 16 + 100]
+    files.fault = None
+    bench.store.close()
+
+
 def test_ledger_that_is_written_after_it_was_chosen_is_not_dropped(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for ledger_id in (4, 5):

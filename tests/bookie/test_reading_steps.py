@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
@@ -263,6 +264,17 @@ def test_failing_disk_is_not_logged_as_a_defect(twin: BookieTwin, caplog: pytest
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
     bench.fail_one()
     assert answers(peer) == [(LARGE, 0, Status.EIO)]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("error", [StorageDamaged("its index file is damaged"), OSError(5, "Input/output error")])
+def test_ledger_that_cannot_be_looked_up_is_not_logged_as_a_defect(
+    twin: BookieTwin, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing("ledger", error, lambda ledger_id: ledger_id == DENSE):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(v2_reads(peer, (DENSE, 20), (DENSE, 21), (SPARSE, 20)))
+    assert [status for *_, status in answers(peer)] == [Status.EIO, Status.EIO, Status.EOK]
     assert not [record for record in caplog.records if record.exc_info]
 
 
