@@ -301,6 +301,17 @@ def test_discarded_log_is_gone_and_a_forgotten_ones_file_stays(disks: Disks) -> 
     assert [disks.files.exists(path) for path in paths] == [False, True]
 
 
+def test_logs_of_a_directory_that_is_busy_are_not_settled(disks: Disks) -> None:
+    """Its disk may still append to them. Garbage collection would take them for dead ones."""
+    logs = disks.logs()
+    writers = [logs.create(directory) for directory in ("/a", "/b", "/a")]
+    logs.rotate_appended({writers[2].log_id}, busy={"/b"})
+    assert logs.rotated() == [writers[0].log_id]
+    logs.rotate_appended({writers[2].log_id})
+    assert logs.rotated() == [writers[0].log_id, writers[1].log_id]
+    close(*writers)
+
+
 # ---- taking back ----
 
 

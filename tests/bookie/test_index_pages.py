@@ -133,6 +133,7 @@ def test_forget_lets_go_of_the_clean_pages_of_one_ledger(pages: IndexPages) -> N
     assert (found(pages, 7, 0, 9), found(pages, 8, 0, 9), pages.bytes) == ({}, {0: [1]}, cost)
     pages.forget(8)
     assert (found(pages, 8, 0, 9), pages.bytes) == ({}, 0)
+    assert pages._numbers == {}, "a ledger without pages takes no memory"
 
 
 # ---- memory ----

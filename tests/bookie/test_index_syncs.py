@@ -219,6 +219,32 @@ def test_positions_that_memory_let_go_of_are_in_doubt_if_the_old_file_cannot_be_
     assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
 
 
+def test_positions_that_a_failed_sync_may_have_lost_are_in_memory_until_their_file_has_moved(
+    directories: list[str],
+) -> None:
+    """A read of another ledger needs the memory in the middle of the sync, and the old file cannot be read."""
+    it = Indexed(directories, PageOptions(page_bytes=64, pages_max=12))  # room for one page with its costs
+    it.index.hold([update(4, 0, [5], generation=1), update(3, 0, [6], generation=1)])
+    it.index.sync()
+    it.index.hold([update(3, 0, [7], generation=2)])
+    failing = at("a", "sync_data", "read")
+
+    def fault(operation: str, path: str) -> bool:
+        if operation == "sync_data" and path.endswith("3.idx") and "/a/" in path:
+            it.files.fault = None
+            assert held_by(it.index, 4, 8) == {0: 5}
+            it.files.fault = failing
+            return True
+        return False
+
+    it.files.fault = fault
+    it.index.sync()
+    it.files.fault = None
+    assert files_of(directories)[-1] == "b/4.idx"
+    assert "b/3.idx" in files_of(directories)
+    assert held_by(it.index, 3, 8) == {0: 7}
+
+
 class WithoutFileSystems(FaultyFiles):
     def open_file_system(self, path: str) -> None:
         return None

@@ -321,8 +321,6 @@ def test_missing_files_refuse(tmp_path: Path) -> None:
     path_of(tmp_path, 2).unlink()
     with pytest.raises(StorageDamaged, match=r"the file before it, 0000000000000002\.txn, is missing"):
         replayed(tmp_path)
-    with pytest.raises(StorageDamaged, match=r"0002\.txn, where replay begins, is missing"):
-        replayed(tmp_path, JournalPosition(2, 512))
 
 
 @pytest.mark.parametrize("remains", [None, b"", bytes(512), bytes(5000), b"BKSJ\0\0"])
@@ -484,6 +482,7 @@ def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_s
             # All files except the newest are before the mark.
             mark = journal.end
             journal.forget_before(mark)
+            journal.forget_before(JournalPosition(1, FILE_HEADER_BYTES))  # an earlier mark takes nothing back
         if is_started_again and i == 30:
             journal.close()
             disk.room = sum(path.stat().st_size for path in tmp_path.iterdir())
@@ -555,21 +554,6 @@ def test_journal_is_settled_once_and_needs_no_new_space_for_that(tmp_path: Path)
         journal.write_durability_marker()
         assert [operation for operation, _ in files.operations] == ["write", "sync_data"]
         assert path_of(tmp_path).stat().st_size == size
-
-
-def test_journal_stops_on_a_full_disk_whatever_its_last_group_left_free(tmp_path: Path) -> None:
-    """A group reserves room for the next marker and for what the stop writes."""
-    options = JournalOptions(preallocate_bytes=64, alignment_bytes=512)
-    for length in range(0, 1100, 50):
-        directory = tmp_path / str(length)
-        directory.mkdir()
-        journal = Journal(LocalFiles(), str(directory), options, START)
-        journal.append([record(b"x" * length)])
-        size = path_of(directory).stat().st_size
-        journal.write_durability_marker()
-        journal.close()
-        assert path_of(directory).stat().st_size <= size
-        assert replayed(directory)[0] == [b"x" * length]
 
 
 def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durable(tmp_path: Path) -> None:

@@ -13,13 +13,16 @@ import pytest
 
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX
+from bookie_service.formats.entry_log import OFFSET_BITS
 from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.collecting import KEY, STORE_OPTIONS, UNLIMITED, Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
+from tests.bookie.items import item
 from tests.bookie.test_pass_steps import OFTEN, Clocked, with_collector
 from tests.bookie.test_storage_edges import half_live, log_ids
 
@@ -200,6 +203,10 @@ def test_ledger_whose_header_alone_was_flushed_is_dropped_after_the_marks_have_p
         bench.store.end_flush(flush)
         found.append(bench.store.droppable([5]))
     assert found == [[], [(5, True)]]
+    ledger = bench.store.ledger(5)
+    assert ledger is not None
+    bench.store.fence(ledger)
+    assert bench.store.droppable([5]) == [], "its header waits for a flush again"
     header = bench.store.index.header(5)
     assert header is not None
     assert header.fenced
@@ -275,6 +282,76 @@ def test_ledger_that_leaves_limbo_is_not_lost_again_because_its_index_file_was_l
     bench.reopen()
     assert bench.store.ledger(5) is not None
     assert 5 not in bench.store.limbo
+    bench.store.close()
+
+
+def test_log_whose_copy_finds_no_place_in_the_index_stays_and_does_not_count_as_rewritten(tmp_path: Path) -> None:
+    files = GoneFiles()
+    bench = half_live(tmp_path, files)
+    old_ids = log_ids(bench)
+    files.fault = lambda operation, path: operation == "rename" and path.endswith(".log")
+    report = bench.collect()
+    assert (report.compacted_logs, report.damaged_logs, report.freed_bytes) == (0, 1, 0)
+    files.fault = None
+    assert set(old_ids) <= set(log_ids(bench))
+    assert bench.holds(1, range(20))
+    bench.store.close()
+
+
+def test_compaction_replaces_positions_that_a_crash_has_torn(tmp_path: Path) -> None:
+    """They lead to no log, or to another entry; the copy has the entry."""
+    bench = half_live(tmp_path)
+    (old_id,) = log_ids(bench)
+    intent = bench.compactor.copy(old_id, without_limits)
+    assert intent is not None
+    torn = np.array([(77 << OFFSET_BITS) + 1028, (77 << OFFSET_BITS) + 5], np.int64)
+    with bench.store.writing:
+        bench.store.move([LedgerUpdate(1, None, np.array([3, 9]), torn)])
+    assert bench.read(1, range(3)) == [item(1, each, 100) for each in range(3)]
+    bench.compactor.finish(intent, without_limits)
+    assert bench.holds(1, range(20))
+    bench.store.close()
+
+
+def test_more_entries_than_one_move_takes_are_all_moved(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.store.close()
+    options = replace(STORE_OPTIONS, cache_half_bytes=8 << 20, append=AppendOptions(64 << 20))
+    bench.store = open_ledger_storage(bench.files, bench.paths, options)
+    bench.compactor = Compactor(bench.files, bench.store, bench.paths)
+    count = 2 * 64 * 1024 + 100
+    bench.put(1, range(count), size=0)
+    bench.flush()
+    bench.put(2, range(10))
+    bench.flush()
+    bench.store.seal_logs()
+    (old_id,) = log_ids(bench)
+    bench.drop(2)
+    bench.compact(old_id)
+    (new_id,) = log_ids(bench)
+    positions = bench.store.index.positions(1, 0, count)
+    assert len(positions) == count
+    assert np.unique(positions >> OFFSET_BITS).tolist() == [new_id]
+    assert bench.holds(1, range(count - 3, count), size=0)
+    bench.store.close()
+
+
+def test_slice_of_a_log_ends_before_an_entry_that_the_write_cache_has_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(20))
+    bench.flush()
+    ledger = bench.store.ledger(1)
+    assert ledger is not None
+    located = bench.store.locate(ledger, 0, 20, 1 << 20)
+    assert located is not None
+    assert len(located.offsets) == 20
+    bench.put(1, range(7, 8))
+    for _ in range(2):
+        located = bench.store.locate(ledger, 0, 20, 1 << 20)
+        assert located is not None
+        assert len(located.offsets) == 7
+        assert bench.store.locate(ledger, 7, 20, 1 << 20) is None
+        bench.store.begin_flush()
     bench.store.close()
 
 

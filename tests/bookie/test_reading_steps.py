@@ -136,6 +136,29 @@ def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieT
     assert len(peer.pieces) == 6
 
 
+def test_batch_that_was_fetched_for_a_peer_that_takes_nothing_now_is_fetched_again_when_it_does(
+    twin: BookieTwin,
+) -> None:
+    """Such a response has megabytes."""
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(BatchRead(peer, LARGE, 0, 9, 1, 5000))
+    peer.take(is_taking=False)
+    bench.fetch_one()
+    assert (peer.sent, bench.reads.waiting) == (b"", 1)
+    peer.take(is_taking=True)
+    bench.finish()
+    assert (len(peer.pieces), bench.reads.waiting) == (1, 0)
+
+
+def test_piece_of_exactly_the_configured_size_gets_no_other_answer(twin: BookieTwin) -> None:
+    peer = Peer()
+    Bench(twin).reads.enqueue(v2_reads(peer, (DENSE, 20)))
+    size = len(peer.sent)
+    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=size)), Peer()
+    bench.reads.enqueue(v2_reads(peer, *[(DENSE, 20)] * 4))
+    assert peer.pieces == [size] * 4
+
+
 def test_ledger_that_began_after_an_earlier_turn_looked_for_it_is_found(twin: BookieTwin) -> None:
     """X1: a negative answer is true at the moment at which it is given."""
     twin.serve(SILENT, add_frame(KEY, entry(UNKNOWN + 2, 0)))

@@ -103,3 +103,22 @@ def test_force_that_comes_during_a_flush_is_carried_out_by_the_next_one_which_be
     assert (first.got, second.got) == ([], [])
     twin.settle()
     assert (first.got, second.got) == ([Status.EOK], [Status.EOK])
+
+
+def test_force_waits_for_a_flush_that_advances_the_marks_if_a_late_disk_made_its_own_a_lesser_one() -> None:
+    """What bypassed the journal is durable once the index is, too."""
+    twin = new_twin()
+    assert add(twin, (5, 0)) == [Status.EOK]
+    bypass(twin, 5, 1)
+    forced = force_later(twin, 5)
+    twin.checkpoints._queue[0].flush.advances_checkpoint = False
+    while not twin.checkpoints.is_idle:
+        settle_journals(twin)
+        assert twin.checkpoints.run()
+        twin.loop.turn()
+    settle_journals(twin)
+    assert forced.got == []
+    bypass(twin, 5, 2)
+    assert force_later(twin, 5).got == []
+    twin.settle()
+    assert forced.got == [Status.EOK]

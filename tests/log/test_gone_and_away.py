@@ -299,3 +299,39 @@ async def test_move_whose_answer_was_lost_is_not_taken_back_by_the_next_one(worl
     await consumers.advance("x", before, there)
     assert (await consumers.advance("x", before, BEGINNING)).position == there
     assert [each.position for each in await consumers.all("x")] == [there]
+
+
+@in_world
+async def test_registration_that_another_reader_takes_before_it_is_confirmed_fails(world: World) -> None:
+    tree = Meddling(world.server)
+    mine, others, path = LogStore(tree, "/ledgers").consumers, world.store.consumers, consumer_path("x", "etl")
+
+    async def take() -> None:
+        await others.register("x", "etl", BEGINNING, 60_000)
+
+    async def remove() -> None:
+        await others.remove("x", "etl")
+
+    for meanwhile in (take, remove):
+        tree.before["get", path] = meanwhile
+        with pytest.raises(ConfigurationError, match="another reader has registered under this name"):
+            await mine.register("x", "etl", BEGINNING, 60_000)
+
+
+# ---- the lists of many logs ----
+
+
+@in_world
+async def test_lists_that_routed_commits_change_each_time_they_are_read_are_refused(world: World) -> None:
+    commits, committed = RoutedCommits(world.store), 0
+
+    async def names() -> list[str]:
+        nonlocal committed
+        committed += 1
+        await world.stage(committed)
+        assert await commits.publish([Part("x", tuple(closed(committed)))], "j1", None)
+        return ["x", "y"]
+
+    with pytest.raises(MetadataError, match="routed commits came while 1 logs were read, 100 times"):
+        await commits.snapshots(names)
+    assert committed == 100
