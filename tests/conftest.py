@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Tests that share processes get a group; the rest may run anywhere, in any order.
     """
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
+        fixtures = set(_shared_fixtures(item))
         # A fixture with this parameter (`trees`) asks for the fixture of that name when it runs.
         fixtures |= {"zookeeper"} & {value for value in _parameters(item) if isinstance(value, str)}
         started = {marker for fixture in fixtures & set(_PROCESSES_OF) for marker in _PROCESSES_OF[fixture]}
@@ -95,6 +95,14 @@ def _group(kind: str, path: Path) -> str:
     if kind == "spark":
         return kind
     return f"{kind} {path.parent.name}" if kind == "interop" else f"{kind} {path.parent.name}/{path.stem}"
+
+
+def _shared_fixtures(item: pytest.Item) -> Iterable[str]:
+    """Yield the names of the fixtures that a test uses, without those that only its own file defines."""
+    found = getattr(item, "_fixtureinfo", None)
+    for name, definitions in () if found is None else found.name2fixturedefs.items():
+        if not all(each.baseid.endswith(".py") for each in definitions):
+            yield name
 
 
 def _parameters(item: pytest.Item) -> Iterable[object]:

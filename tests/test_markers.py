@@ -18,6 +18,7 @@ NO_PROCESSES = "not cluster and not spark and not interop"
 def collected() -> list[str]:
     """The tests of some folders that are left without those that start processes."""
     folders = ["tests/metadata", "tests/ledger/test_bookies.py", "tests/log/test_election.py", "tests/test_readme.py"]
+    folders.append("tests/bookie/test_long_poll.py")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", NO_PROCESSES]
     done = subprocess.run([*command, *folders], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -34,6 +35,11 @@ def test_tests_that_ask_for_zookeeper_are_left_out(collected: list[str]) -> None
 def test_tests_that_start_nothing_are_left(collected: list[str]) -> None:
     assert [test for test in collected if "[memory" in test]
     assert [test for test in collected if test.startswith("tests/metadata/test_formats.py")]
+
+
+def test_a_file_that_gives_its_own_fixture_the_name_of_a_costly_one_starts_nothing(collected: list[str]) -> None:
+    """`peer` is a connection there, and a JVM with Apache's client in tests/interop."""
+    assert "tests/bookie/test_long_poll.py::test_fence_ends_polls" in collected
 
 
 @pytest.mark.parametrize(

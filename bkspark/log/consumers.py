@@ -122,19 +122,20 @@ class ConsumerStore:
             ConfigurationError: another reader has registered under its name.
             NoSuchNode: it is not registered any more.
         """
-        wanted = replace(consumer, position=max(consumer.position, position))
-        path, data = consumer_path(log, consumer.name), encode_consumer(wanted)
+        path = consumer_path(log, consumer.name)
         for _ in range(ADVANCE_TRIES_MAX):
+            # Versions begin at 0 again when the node is made again, so they do not tell whose it is.
+            stored = await self._find(log, consumer.name)
+            if stored is None:
+                raise NoSuchNode(f"metadata node {path} does not exist")
+            if stored.reader != consumer.reader:
+                raise another_reader(log, consumer.name)
+            wanted = replace(consumer, position=max(stored.position, position))
             try:
-                stat = await self._heads.tree.set(path, data, wanted.version)
+                stat = await self._heads.tree.set(path, encode_consumer(wanted), stored.version)
             except MetadataVersion:
-                # The answer of an earlier call may have been lost.
-                stored = await self._find(log, consumer.name)
-                if stored is not None and stored.reader != consumer.reader:
-                    raise another_reader(log, consumer.name) from None
-                wanted = replace(wanted, version=0 if stored is None else stored.version)
-            else:
-                return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
+                continue
+            return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
         raise MetadataError(f"consumer {consumer.name} of log {log} was changed repeatedly meanwhile: try again later")
 
     async def remove(self, log: str, name: str) -> bool:

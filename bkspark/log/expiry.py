@@ -75,8 +75,7 @@ class Expiry:
         unchanged = [
             Check(consumer_path(self.name, each.name), each.version) for each in consumers if each.is_expired(now_ms)
         ]
-        before = await reading.end_before(self._open_listed, snapshot, first)
-        return Cut(max(before, head.start), first, unchanged)
+        return Cut(await reading.end_before(self._open_listed, snapshot, first), first, unchanged)
 
     async def _open_listed(self, listed: LogSegment) -> LedgerReader | None:
         try:

@@ -64,7 +64,6 @@ class Shares:
             or self._by_address[peer.address] >= self._limits.per_address
             or self._by_connection[peer] >= self._limits.per_connection
         ):
-            self._tidy(peer)
             return False
         self._count += 1
         self._by_address[peer.address] += 1
@@ -77,10 +76,6 @@ class Shares:
         self._count -= 1
         self._by_address[peer.address] -= 1
         self._by_connection[peer] -= 1
-        self._tidy(peer)
-
-    def _tidy(self, peer: Peer) -> None:
-        """Drop counts of zero."""
         if not self._by_address[peer.address]:
             del self._by_address[peer.address]
         if not self._by_connection[peer]:

@@ -114,7 +114,7 @@ class GarbageCollector:
         """Create a collector; `start` begins its passes.
 
         Args:
-            clock_s: `clock_s()` returns seconds, for the time between passes and between compactions.
+            clock_s: `clock_s()` returns seconds, for the time between passes and compactions, and how long these take.
             copies_at_once: how many logs, of different ledger directories, compaction copies at the same time.
         """
         self._store = store
@@ -393,11 +393,11 @@ class GarbageCollector:
 
     async def _rewrite_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
         garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
-        began = time.monotonic()
+        began = self._clock_s()
         for log_ids in self._side_by_side(gc_policy.logs_to_compact(usages, level.threshold)):
             if self._compactor.unfinished is not None:
                 return
-            if 0 < level.seconds_max <= time.monotonic() - began:
+            if 0 < level.seconds_max <= self._clock_s() - began:
                 self._keep(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
                 return
             whole = [log_id for log_id in log_ids if log_id not in self._damaged]

@@ -110,6 +110,22 @@ def test_no_log_outgrows_its_limit_but_for_a_single_entry(tmp_path: Path, log_pe
     appending.appender.close()
 
 
+@pytest.mark.parametrize(("spare", "count"), [(0, 10), (-1, 9)])
+def test_entry_that_would_pass_the_limit_by_a_byte_begins_the_next_log(tmp_path: Path, spare: int, count: int) -> None:
+    appending = Appending(tmp_path, AppendOptions(HEADER_BYTES + 10 * len(item(5, 0, 40)) + spare))
+    for entry_id in range(20):
+        appending.append((5, entry_id), size=40)
+    assert [len(ids) for ids in appending.contents().values()][:2] == [count, count]
+    appending.appender.close()
+
+
+def test_entries_of_one_append_fill_a_log_to_the_last_byte(tmp_path: Path) -> None:
+    appending = Appending(tmp_path, AppendOptions(HEADER_BYTES + 10 * len(item(5, 0, 40))))
+    appending.append(*((5, entry_id) for entry_id in range(20)), size=40)
+    assert [len(ids) for ids in appending.contents().values()] == [10, 10]
+    appending.appender.close()
+
+
 def test_log_of_an_idle_ledger_is_completed_at_the_end_of_a_flush(tmp_path: Path) -> None:
     appending = Appending(tmp_path, AppendOptions(log_per_ledger=True, idle_s=300))
     appending.append((5, 0), (6, 0))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bookie_service.formats import index_files
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.index.index_moves import DoubtCallbacks
@@ -263,7 +264,29 @@ def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]
     assert again.held(3)[0] == 8
     assert again.index.ledger_ids().tolist() == [3]
     assert np.array_equal(again.index.holding_entries(np.array([3, 4])), [3])
+    assert again.doubted == []
     again.index.close()
+    for each in directories:
+        Path(each, index_files.FILE_NAME).unlink(missing_ok=True)
+    without_record = Moving(directories)
+    assert without_record.doubted == [3], "it is unknown which of the two counts"
+    without_record.index.close()
+
+
+def test_directory_that_takes_writes_again_takes_files_of_another_that_refuses_them(directories: list[str]) -> None:
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7], generation=1)])
+    moving.index.sync()
+    files.fault = at("a", "write", "create")
+    moving.index.hold([update(3, 1, [8])])
+    moving.index.sync()
+    files.fault = at("bc", "write", "create")
+    moving.index.hold([update(3, 2, [9])])
+    moving.index.sync()
+    assert files_of(directories) == ["a/3.idx"]
+    assert moving.held(3)[:3] == [7, 8, 9]
+    moving.index.close()
 
 
 def test_copy_whose_positions_are_refused_goes_to_the_next_directory_and_is_whole(directories: list[str]) -> None:

@@ -269,12 +269,13 @@ class Running:
         self.steps = Steps()
         self.error: BaseException | None = None
         self.happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.has_space_when_stuck = False
         self.thread = CheckpointThread(
             self,  # type: ignore[arg-type]
             self.steps,  # type: ignore[arg-type]
             [self.steps, self.steps],  # type: ignore[list-item]
             lambda done: self.happened.put(("done", done)),
-            lambda error: self.happened.put(("stuck", error)),
+            self._on_stuck,
             lambda error: self.happened.put(("failed", error)),
         )
 
@@ -282,6 +283,12 @@ class Running:
         if self.error is not None:
             raise self.error
         self.steps.write_flush(flush)
+
+    def _on_stuck(self, error: OSError) -> None:
+        self.happened.put(("stuck", error))
+        if self.has_space_when_stuck:
+            self.error = None
+            self.thread.retry()
 
     def next(self) -> Any:
         return self.happened.get(timeout=60)
@@ -316,6 +323,17 @@ def test_checkpoint_without_space_is_tried_again_when_there_may_be_some(running:
     running.thread.retry()
     assert running.next() == ("done", submitted)
     assert running.steps.done[0] == "flush"
+
+
+def test_space_that_comes_while_a_checkpoint_reports_that_there_is_none_is_not_missed() -> None:
+    made = Running()
+    made.error, made.has_space_when_stuck = OSError(errno.ENOSPC, "full"), True
+    made.thread.start()
+    submitted = checkpoint(advances_checkpoint=True)
+    made.thread.submit(submitted)
+    assert made.next()[0] == "stuck"
+    assert made.next() == ("done", submitted)
+    made.thread.stop()
 
 
 def test_checkpoint_that_is_stuck_is_left_to_the_journal_by_a_stop() -> None:

@@ -107,6 +107,15 @@ def test_recovery_adds_end_where_the_reserve_does() -> None:
     assert not decide(asked, DiskDecision(), small).takes_recovery_adds
 
 
+@pytest.mark.parametrize(("free", "is_full"), [(50, True), (51, False)])
+def test_full_disk_is_full_until_less_than_the_low_mark_is_used(free: int, is_full: bool) -> None:
+    limits = DiskLimits(full_share=0.75, low_share=0.5, warn_share=0.5)
+    before = DiskDecision(full=frozenset(["/l0"]))
+    found = decide(limits, before, DiskFacts({"/l0": FileSystemSpace(1, 100, free)}, {}))
+    assert ("/l0" in found.full) == is_full
+    assert "/l0" not in decide(limits, DiskDecision(), DiskFacts({"/l0": FileSystemSpace(1, 100, free)}, {})).full
+
+
 def test_verdict_is_sound_for_any_disks() -> None:
     """Property: never full below the low mark, always above the threshold, and a fuller disk never allows more."""
     random = Random(4)

@@ -12,7 +12,7 @@ import pytest
 from bkspark.errors import ConfigurationError, StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_ID_MAX, OFFSET_BITS
-from bookie_service.storage.disks import FileSystemSpace
+from bookie_service.storage.disks import DiskLimits, FileSystemSpace
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
@@ -216,6 +216,8 @@ def test_new_entries_go_to_directories_with_room_that_are_not_avoided(disks: Dis
     assert logs.with_room(["/b", "/c"]) == ["/c"], "a full one is better than one that took nothing"
     assert logs.with_room(["/b"]) == ["/b"]
     assert logs.with_room([]) == []
+    logs.note_full(frozenset())
+    assert logs.with_room(["/a", "/b"]) == ["/a", "/b"], "the disks were looked at since"
 
 
 def test_log_is_created_where_the_caller_wants_it(disks: Disks) -> None:
@@ -299,6 +301,17 @@ def test_discarded_log_is_gone_and_a_forgotten_ones_file_stays(disks: Disks) -> 
     assert [disks.files.exists(path) for path in paths] == [False, True]
 
 
+def test_logs_of_a_directory_that_is_busy_are_not_settled(disks: Disks) -> None:
+    """Its disk may still append to them. Garbage collection would take them for dead ones."""
+    logs = disks.logs()
+    writers = [logs.create(directory) for directory in ("/a", "/b", "/a")]
+    logs.rotate_appended({writers[2].log_id}, busy={"/b"})
+    assert logs.rotated() == [writers[0].log_id]
+    logs.rotate_appended({writers[2].log_id})
+    assert logs.rotated() == [writers[0].log_id, writers[1].log_id]
+    close(*writers)
+
+
 # ---- taking back ----
 
 
@@ -357,6 +370,37 @@ def test_rollback_goes_back_to_the_last_sync_of_a_log_that_had_several(disks: Di
     assert appending.append(1) == [1]
     appending.appender.rollback()
     assert appending.size(1) == HEADER_BYTES + 6 * len(ITEM)
+
+
+def test_rollback_takes_back_all_appends_since_the_last_sync(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    appending.append(2)
+    appending.appender.sync()
+    for _ in range(3):
+        assert appending.append(1) == [1]
+    appending.appender.rollback()
+    assert appending.size(1) == HEADER_BYTES + 2 * len(ITEM)
+
+
+@pytest.mark.parametrize(("free", "is_reserved"), [(1 << 20, True), ((1 << 20) - 1, False)])
+def test_space_is_reserved_where_a_whole_log_is_free(tmp_path: Path, free: int, is_reserved: bool) -> None:
+    """On a nearly full disk reserved space would be missing for acknowledged entries."""
+    files = FreeFiles()
+    files.free = free
+    logs = EntryLogs(files, [str(tmp_path)], DiskLimits(log_bytes_max=1 << 20), reserves=True)
+    writer = logs.create()
+    writer.write([ITEM])
+    assert ((tmp_path / "1.log").stat().st_blocks * 512 > 1 << 19) == is_reserved
+    writer.close()
+
+
+class FreeFiles(LocalFiles):
+    """Files on a disk of which a test says what is free."""
+
+    free = 0
+
+    def space(self, directory: str) -> FileSystemSpace:
+        return FileSystemSpace(1, 1 << 41, self.free)
 
 
 def test_cut_log_loses_its_map_before_its_bytes_durably(disks: Disks) -> None:

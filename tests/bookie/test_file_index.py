@@ -138,6 +138,37 @@ def test_view_of_another_thread_sees_what_is_only_held(tmp_path: Path) -> None:
     index.close()
 
 
+class NoSource:
+    """A source of bytes that must not be asked."""
+
+    def changing_bytes_at(self, file: File, size: int, offset: int) -> bytes:
+        raise AssertionError("the file is read, although its pages are in memory")
+
+
+def test_pages_that_were_read_stay_in_memory_and_the_file_is_not_read_for_them(tmp_path: Path) -> None:
+    options = PageOptions(page_bytes=64)
+    index = new_index(LocalFiles(), tmp_path, options)
+    index.hold([update(5, 0, list(range(1, 21)), 1)])
+    index.sync()
+    index.close()
+    again = new_index(LocalFiles(), tmp_path, options)
+    assert again.page_in_memory(5, 0, 3) is None
+    assert again.positions(5, 0, 16).tolist() == list(range(1, 17))
+    assert again.positions(5, 2, 12, NoSource()).tolist() == list(range(3, 15))  # type: ignore[arg-type]
+    for first in (0, 8):
+        page = again.page_in_memory(5, first, first + 3)
+        assert page is not None
+        assert (page[0], page[1].tolist()) == (first, list(range(first + 1, first + 9)))
+    view = again.view(4)
+    assert view.positions(5, 16, 4).tolist() == [17, 18, 19, 20]
+    assert [first for first, _ in again.extents(5)] == [0]
+    assert again.page_in_memory(5, 16, 17) is None, "a look at everything would drive out what readers need"
+    view.close()
+    stored = again.stored(5)
+    assert (stored.last_entry, stored.is_whole) == (19, True)
+    again.close()
+
+
 def test_memory_stays_within_its_limit_and_evicted_pages_are_read_back(tmp_path: Path) -> None:
     pages = PageOptions(page_bytes=512, pages_max=64)
     index = new_index(LocalFiles(), tmp_path, pages)

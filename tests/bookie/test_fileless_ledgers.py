@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 
@@ -390,6 +391,29 @@ def test_headers_are_what_a_dictionary_would_have(tmp_path: Path) -> None:
         assert headers.ledger_ids().tolist() == sorted(model)
         assert len(headers) == len(model)
     assert headers_size(tmp_path) < 20_000, "rows that do not count any more are left out"
+
+
+def test_header_of_a_ledger_that_also_has_a_recorded_file_is_dropped_at_a_start(tmp_path: Path) -> None:
+    headers = headers_writer([str(tmp_path)])
+    headers.write([LedgerHeader(each, 0, True, KEY) for each in (1, 2, 3)])
+    headers.settle(np.array([2, 7]))
+    assert (headers.ledger_ids().tolist(), headers.header(2)) == ([1, 3], None)
+    assert headers_writer([str(tmp_path)]).ledger_ids().tolist() == [1, 3]
+
+
+def test_shorter_file_of_a_later_generation_is_not_a_loss_though_a_crash_came_before_its_record(tmp_path: Path) -> None:
+    directories = [str(tmp_path)]
+    headers = headers_writer(directories)
+    headers.write([LedgerHeader(each, 0, True, KEY) for each in range(40)])
+    recorded = (tmp_path / index_files.FILE_NAME).read_bytes()
+    length = headers_size(tmp_path)
+    for each in range(39):
+        headers.remove(each)
+        headers.write([])
+    assert headers_size(tmp_path) < length
+    (tmp_path / index_files.FILE_NAME).write_bytes(recorded)
+    again = headers_writer(directories)
+    assert (again.damage, again.ledger_ids().tolist()) == ("", [39])
 
 
 class Meddling(LocalFiles):

@@ -5,30 +5,42 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from random import Random
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
 from bookie_service.engine.responses import Parts
+from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.io.disk_threads import InTurn
+from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers import base
 from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.opening import _Replay, open_storage
+from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
+from bookie_service.storage.logs.log_appenders import DirectoryAppenders
 from bookie_service.storage.logs.log_scan import LogScan
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.test_changes import KEY, add, entry
+from tests.bookie.items import item
+from tests.bookie.test_changes import KEY, add, entry, fence, write_lac
 from tests.bookie.test_durable_steps import twin_of
+from tests.bookie.test_index_syncs import LateInTurn
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup, TakingClient, add_frame
 
 Ids = tuple[int, int]
+T = TypeVar("T")
 
 
 def logs_with_a_map(twin: BookieTwin) -> list[int]:
@@ -109,6 +121,114 @@ def test_replay_that_finds_no_space_for_a_while_loses_no_entry(refused: str) -> 
     again.checkpoint()
     after = BookieTwin(crash_image(disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
     assert [after.read(*each)[2] for each in held] == [entry(*each) for each in held]
+
+
+def test_replay_fills_a_half_of_the_write_cache_no_further_than_adds_do() -> None:
+    """What a look-up costs counts, too."""
+    setup = Setup(store=StoreOptions(cache_half_bytes=6144))
+    for count in range(110, 190, 8):
+        twin = BookieTwin(setup.new_disk(), setup, History())
+        for first in range(0, count, 50):
+            assert set(add(twin, *((4, each) for each in range(first, min(first + 50, count))))) == {Status.EOK}
+        storage = open_storage(
+            SimulatedFiles(crash_image(twin.disk, Loss.KEPT, Random(1))),
+            setup.journal_paths,
+            setup.ledger_paths,
+            setup.store,
+            setup.journal,
+        )
+        replay = _Replay(storage.store, is_in_doubt=False)
+        body = b"".join(item(4, each, 0) for each in range(count))
+        replay.apply(RecordKind.ENTRIES, count, body)
+        assert storage.store.active.room >= -600, "no more than what the ledger itself costs is lacking"
+
+
+@pytest.mark.parametrize("size", [15, 16])
+def test_record_with_an_entry_that_is_shorter_than_its_ids_refuses_the_start(size: int) -> None:
+    twin = twin_of()
+    assert add(twin, (0, 0)) == [Status.EOK]
+    replay = _Replay(twin.store, is_in_doubt=False)
+    body = size.to_bytes(4, "big") + bytes(size)
+    if size < 16:
+        with pytest.raises(ValueError, match="one is shorter than its ids"):
+            replay.apply(RecordKind.ENTRIES, 1, body)
+    else:
+        replay.apply(RecordKind.ENTRIES, 1, body)
+        assert twin.read(0, 0)[2] == bytes(size)
+
+
+def test_start_leaves_no_journal_file_that_it_has_replayed() -> None:
+    """journalMaxBackups is 0 here."""
+    twin = twin_of()
+    for first in range(0, 200, 20):
+        assert add(twin, *((4, first + each) for each in range(20))) == [Status.EOK] * 20
+    directory = twin.setup.current_journal_paths[0]
+    assert len([name for name in SimulatedFiles(twin.disk).names(directory) if name.endswith(".txn")]) > 2
+    again = BookieTwin(crash_image(twin.disk, Loss.KEPT, Random(1)), twin.setup, twin.history.after_crash())
+    assert len([name for name in SimulatedFiles(again.disk).names(directory) if name.endswith(".txn")]) == 1
+    assert again.read(4, 199)[0] == Status.EOK
+
+
+def test_header_of_a_ledger_has_a_higher_generation_after_each_change() -> None:
+    """docs/formats.md: of two whole header slots the one of the higher generation counts."""
+    twin, generations = twin_of(), []
+    for change in (lambda: add(twin, (4, 0)), lambda: fence(twin, 4), lambda: write_lac(twin, 4, 0)):
+        change()
+        twin.checkpoint()
+        header = twin.store.index.header(4)
+        assert header is not None
+        generations.append(header.generation)
+    assert generations == [1, 2, 3]
+
+
+class Late(LateInTurn):
+    """Directories that are late are busy from their next work until `finish`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: dict[int, Future[Any]] = {}
+
+    def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
+        futures = super().run(work)
+        self._given |= futures
+        return futures
+
+    def is_busy(self, place: int) -> bool:
+        return place in self._given and not self._given[place].done()
+
+
+def test_memory_of_a_flush_is_in_use_while_a_late_disk_may_still_write_it(tmp_path: Path) -> None:
+    directories = [str(tmp_path / name) for name in "ab"]
+    for each in directories:
+        os.mkdir(each)
+    disks = Late()
+    logs = EntryLogs(LocalFiles(), directories)
+    appenders = DirectoryAppenders(logs, AppendOptions(), directories, disks)
+    items = [item(ledger_id, entry_id, 40) for ledger_id in (2, 3) for entry_id in range(5)]
+    sizes = np.array([len(each) for each in items])
+    disks.late = {0}
+    positions = appenders.write(np.frombuffer(b"".join(items), np.uint8), np.cumsum(sizes) - sizes, sizes)
+    assert {os.path.dirname(str(logs.path(int(each) >> 32))) for each in positions} == {directories[1]}
+    assert appenders.is_late
+    disks.finish()
+    assert not appenders.is_late
+    appenders.close()
+
+
+def test_directory_that_refused_a_flush_gets_no_entry_before_the_disks_are_looked_at(tmp_path: Path) -> None:
+    directories = [str(tmp_path / name) for name in "ab"]
+    for each in directories:
+        os.mkdir(each)
+    files = FaultyFiles()
+    files.fault = lambda operation, path: operation == "write" and path.startswith(directories[0])
+    logs = EntryLogs(files, directories)
+    appenders = DirectoryAppenders(logs, AppendOptions(), directories, InTurn())
+    content = item(2, 0, 40)
+    appenders.write(np.frombuffer(content, np.uint8), np.array([0]), np.array([len(content)]))
+    assert logs.with_room(directories) == directories[1:]
+    logs.note_full(frozenset())
+    assert logs.with_room(directories) == directories
+    appenders.close()
 
 
 class CountedLock:

@@ -414,3 +414,5 @@ def test_nothing_is_done_in_a_closed_directory_even_if_its_disk_works_again(tmp_
     assert [files.is_closed(str(each)) for each in (closed, closed / "x", beside)] == [True, True, False]
     assert files.read_all(str(beside / "x")) == b"data"
     assert (closed / "x").read_bytes() == b"data"
+    assert files.exists(str(beside / "x"))
+    assert not files.exists(str(beside / "y"))

@@ -133,6 +133,7 @@ def test_forget_lets_go_of_the_clean_pages_of_one_ledger(pages: IndexPages) -> N
     assert (found(pages, 7, 0, 9), found(pages, 8, 0, 9), pages.bytes) == ({}, {0: [1]}, cost)
     pages.forget(8)
     assert (found(pages, 8, 0, 9), pages.bytes) == ({}, 0)
+    assert pages._numbers == {}, "a ledger without pages takes no memory"
 
 
 # ---- memory ----
@@ -201,3 +202,16 @@ def test_pages_lie_over_the_positions_of_the_file() -> None:
     assert stored.tolist() == [1, 2, 3, 4, 5]
     assert overlaid(stored, {3: positions(9)}, 3, 2).tolist() == [9, 2, 3, 4, 5]
     assert overlaid(positions(), {}, 0, 2).tolist() == []
+
+
+def test_page_that_one_reader_asks_for_by_number_is_not_the_next_to_go() -> None:
+    cost = PAGE_COST + 8
+    pages = IndexPages(8 * EACH, 3 * cost)
+    for number in range(3):
+        pages.keep(7, number, positions(number), pages.changes)
+    page = pages.page(7, 0)
+    assert page is not None
+    assert page.tolist() == [0]
+    assert pages.page(7, 9) is None
+    pages.keep(7, 3, positions(3), pages.changes)
+    assert pages.numbers(7, 0, 9) == [0, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -87,6 +88,109 @@ def test_late_sync_that_fails_in_the_end_moves_the_file_though_the_next_sync_suc
     assert it.doubted == []
 
 
+def test_late_sync_that_failed_is_reported_once_and_the_next_one_moves_nothing(directories: list[str]) -> None:
+    it = Indexed(directories)
+    it.index.hold([update(4, 0, [6], generation=1)])  # ledger 4 belongs to directory b
+    it.index.sync()
+    it.index.hold([update(4, 0, [7])])
+    it.disks.late = {1}
+    with pytest.raises(DiskStalled):
+        it.index.sync()
+    it.files.fault = at("b", "sync_data")
+    it.disks.finish()
+    it.files.fault = None
+    for value in (8, 9, 10):
+        it.index.hold([update(4, 0, [value])])
+        it.index.sync()
+        assert files_of(directories) == ["a/4.idx"]
+    assert held_by(it.index, 4, 8) == {0: 10}
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("singly_max", [0, 6, 128])
+def test_no_file_stays_open_after_a_sync(directories: list[str], singly_max: int) -> None:
+    """A ledger that is dropped and comes back has a different file of the same name."""
+    it = Indexed(directories, PageOptions(files_synced_singly_max=singly_max))
+    before = open_files()
+    it.index.hold(update(each, 0, [7], generation=1) for each in range(20))
+    it.index.sync()
+    it.index.hold(update(each, 1, [8], generation=2) for each in range(20))
+    it.index.sync()
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(("singly_max", "is_single"), [(4, True), (3, False)])
+def test_as_many_files_and_names_as_the_limit_are_synced_one_by_one(
+    directories: list[str], singly_max: int, is_single: bool
+) -> None:
+    it = Indexed(directories, PageOptions(files_synced_singly_max=singly_max))
+    it.files.operations.clear()
+    it.index.hold([update(3, 0, [7], generation=1)])  # one file, and a name in each of three directories
+    it.index.sync()
+    has_file_systems = it.files.open_file_system(directories[0]) is not None
+    synced = [operation for operation, path in it.files.operations if path.endswith("3.idx")]
+    assert ("sync_data" in synced) == (is_single or not has_file_systems)
+
+
+class RemovesNothing(FaultyFiles):
+    """Files of which a directory cannot remove one while `keeps` says so."""
+
+    keeps = ""
+
+    def remove(self, path: str) -> None:
+        if self.keeps and self.keeps in path:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        super().remove(path)
+
+
+def test_view_that_has_a_file_open_reads_the_new_one_after_it_moved(directories: list[str]) -> None:
+    it = Indexed(directories, EVICTING)
+    it.index.hold([update(3, 0, [7, 8], generation=1)])
+    it.index.sync()
+    view = it.index.view(4)
+    assert view.positions(3, 0, 8).tolist() == [7, 8]
+    it.files.fault = at("a", "write")
+    it.index.hold([update(3, 2, [9])])
+    it.index.sync()
+    it.files.fault = None
+    for ledger_id in (6, 9):
+        it.index.hold([update(ledger_id, 0, [1], generation=1)])  # memory has room for no page of ledger 3
+    it.index.sync()
+    assert files_of(directories)[-1] == "b/3.idx"
+    for reader in (view, it.index):
+        assert reader.positions(3, 0, 8).tolist() == [7, 8, 9]
+        assert reader.last_entry(3) == 2
+    view.close()
+
+
+def test_dropped_ledger_leaves_no_file_at_a_place_that_it_moved_away_from(directories: list[str]) -> None:
+    """Otherwise that file would count again, because it is in the usual directory."""
+    files = RemovesNothing()
+    it = Indexed(directories, files=files)
+    it.index.hold([update(3, 0, [7], generation=1)])
+    it.index.sync()
+    files.fault, files.keeps = at("a", "write"), "/a/"
+    it.index.hold([update(3, 1, [8])])
+    it.index.sync()
+    assert files_of(directories) == ["a/3.idx", "b/3.idx"]
+    files.fault, files.keeps = None, ""
+    it.index.disown([3])
+    it.index.remove(3)
+    it.index.sync_removed([3])
+    assert files_of(directories) == []
+    assert (it.index.header(3), it.index.ledger_ids().tolist()) == (None, [])
+    it.index.hold([update(3, 0, [11], generation=1)])
+    it.index.sync()
+    assert files_of(directories) == ["a/3.idx"], "a ledger of that id begins in its usual directory again"
+    it.index.close()
+    again = Indexed(directories)
+    assert held_by(again.index, 3, 8) == {0: 11}
+    again.index.close()
+
+
 def test_positions_that_memory_let_go_of_are_not_in_doubt_after_a_sync(directories: list[str]) -> None:
     it = Indexed(directories, EVICTING)
     for ledger_id in (3, 6, 9):  # all of directory a
@@ -113,6 +217,32 @@ def test_positions_that_memory_let_go_of_are_in_doubt_if_the_old_file_cannot_be_
     it.index.sync()
     assert (3 in it.doubted) == (not syncs)
     assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
+
+
+def test_positions_that_a_failed_sync_may_have_lost_are_in_memory_until_their_file_has_moved(
+    directories: list[str],
+) -> None:
+    """A read of another ledger needs the memory in the middle of the sync, and the old file cannot be read."""
+    it = Indexed(directories, PageOptions(page_bytes=64, pages_max=12))  # room for one page with its costs
+    it.index.hold([update(4, 0, [5], generation=1), update(3, 0, [6], generation=1)])
+    it.index.sync()
+    it.index.hold([update(3, 0, [7], generation=2)])
+    failing = at("a", "sync_data", "read")
+
+    def fault(operation: str, path: str) -> bool:
+        if operation == "sync_data" and path.endswith("3.idx") and "/a/" in path:
+            it.files.fault = None
+            assert held_by(it.index, 4, 8) == {0: 5}
+            it.files.fault = failing
+            return True
+        return False
+
+    it.files.fault = fault
+    it.index.sync()
+    it.files.fault = None
+    assert files_of(directories)[-1] == "b/4.idx"
+    assert "b/3.idx" in files_of(directories)
+    assert held_by(it.index, 3, 8) == {0: 7}
 
 
 class WithoutFileSystems(FaultyFiles):

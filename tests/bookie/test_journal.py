@@ -482,6 +482,7 @@ def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_s
             # All files except the newest are before the mark.
             mark = journal.end
             journal.forget_before(mark)
+            journal.forget_before(JournalPosition(1, FILE_HEADER_BYTES))  # an earlier mark takes nothing back
         if is_started_again and i == 30:
             journal.close()
             disk.room = sum(path.stat().st_size for path in tmp_path.iterdir())

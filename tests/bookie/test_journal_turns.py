@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import threading
+from pathlib import Path
 
 import pytest
 
+from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.flush_policy import FlushLimits, FlushReason, flush_reason
 from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
 from bookie_service.storage.journal.journal_thread import (
@@ -113,6 +117,14 @@ def test_event_loop_commits_bytes_up_to_its_limit_and_leaves_one_more_to_the_thr
     assert bench.group() == [("durable", 2 * len(sizes) + 1)]
     bench.submit(INLINE_BYTES_MAX)
     assert bench.turn() == [("durable", 2 * len(sizes) + 2)], "what the thread got does not count any more"
+
+
+def test_bytes_of_earlier_turns_do_not_count_towards_the_limit_of_one() -> None:
+    bench = Bench()
+    for number in range(1, 40):
+        bench.submit(INLINE_BYTES_MAX // 8)
+        assert bench.turn() == [("durable", number)]
+    assert bench.thread.waiting == 0
 
 
 def test_nothing_is_committed_beside_a_thread_that_is_busy() -> None:
@@ -282,3 +294,37 @@ def test_group_is_flushed_at_exactly_its_limits(
     limits: dict[str, int], size: int, entries: int, age_ns: int, is_empty: bool, reason: FlushReason | None
 ) -> None:
     assert flush_reason(FlushLimits(**limits), size, entries, age_ns, is_empty) == reason
+
+
+def bodies_in(directory: Path) -> list[bytes]:
+    found: list[bytes] = []
+    replay_journal(LocalFiles(), str(directory), None, lambda kind, count, body: found.append(body))
+    return found
+
+
+def journal_path(directory: Path) -> Path:
+    return directory / journal_format.file_name(1)
+
+
+def test_journal_stops_on_a_full_disk_whatever_its_last_group_left_free(tmp_path: Path) -> None:
+    """A group reserves room for the next marker and for what the stop writes."""
+    options = JournalOptions(preallocate_bytes=64, alignment_bytes=512)
+    for length in range(0, 1100, 50):
+        directory = tmp_path / str(length)
+        directory.mkdir()
+        journal = Journal(LocalFiles(), str(directory), options, JournalPosition(0, 0))
+        journal.append([Record.of(RecordKind.ENTRIES, 1, b"x" * length)])
+        size = journal_path(directory).stat().st_size
+        journal.write_durability_marker()
+        journal.close()
+        assert journal_path(directory).stat().st_size <= size
+        assert b"x" * length in bodies_in(directory)
+
+
+def test_event_loop_does_not_wait_for_a_thread_that_writes() -> None:
+    bench, committed = Bench(), []
+    with bench.thread._writing:
+        other = threading.Thread(target=lambda: committed.append(bench.thread.commit([record()])), daemon=True)
+        other.start()
+        other.join(60)
+        assert committed == [0]

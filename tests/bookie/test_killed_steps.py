@@ -13,11 +13,11 @@ import pytest
 
 from bkspark.wire.status import Status
 from bookie_service.storage.disks import FileSystemSpace
-from tests.bookie.test_changes import add, entry, fence
+from tests.bookie.test_changes import add, entry, fence, write_lac
 from tests.bookie.test_durable_steps import restarted, twin_of
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import OperationHook, SimulatedDisk
-from tests.crash.twins import BookieTwin
+from tests.crash.twins import BookieTwin, lac_packet
 
 
 class Killed(BaseException):
@@ -62,18 +62,22 @@ def drop(twin: BookieTwin, ledger_ids: list[int], fenced: list[int]) -> None:
 
 @pytest.mark.parametrize("directories", [1, 2])
 def test_kill_in_a_flush(directories: int) -> None:
+    """Ledgers 7 and 8 have their entries before the marks: the flush changes their headers alone."""
     held = [(ledger_id, entry_id) for entry_id in range(3) for ledger_id in (4, 5, 6)] + [(300, 0)]
     step, is_killed = 0, True
     while is_killed:
         twin = twin_of(directories=directories)
-        assert add(twin, *held[:3]) == [Status.EOK] * 3
+        assert add(twin, *held[:3], (7, 0), (8, 0)) == [Status.EOK] * 5
         twin.checkpoint()
         assert add(twin, *held[3:]) == [Status.EOK] * 7
         fence(twin, 5)
+        fence(twin, 7)
+        write_lac(twin, 8, 0)
         is_killed = killed_at(twin.disk, step, twin.checkpoint)
         again = started_and_cut(twin)
         assert [again.read(*each)[2] for each in held] == [entry(*each) for each in held]
-        assert again.header(5).fenced
+        assert [again.header(each).fenced for each in (4, 5, 7, 8)] == [False, True, True, False]
+        assert again.header(8).explicit_lac == lac_packet(8, 0)
         assert not again.store.any_in_doubt()
         step += 2
     assert step > 20

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
 from bkspark.wire.entry_lists import decode_entry_list
 from bkspark.wire.v3 import StatusCode
 from bookie_service.engine.bookie_environment import BookieOptions
@@ -18,7 +19,7 @@ from bookie_service.engine.long_polls import LongPolls
 from bookie_service.engine.shares import ShareLimits
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import KEY, Serving, service_options
-from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer
+from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer, request
 from tests.crash.twins import AtOnce, lac_packet
 from tests.polling import wait_until
 
@@ -93,6 +94,17 @@ def test_poll_for_a_lac_that_is_known_already_is_answered_at_once(peer: V3Peer, 
     read = peer.answer().readResponse
     assert (read.entryId, read.body, read.maxLAC) == (2, entry(2, 1), 3)
     assert not read.HasField("lacUpdateTimestamp")
+
+
+def test_adds_that_come_together_end_a_poll(peer: V3Peer, writer: V3Peer) -> None:
+    txn_id = poll(peer, -1)
+    assert is_waiting(peer, txn_id)
+    bodies = {"masterKey": KEY, "ledgerId": LEDGER}
+    adds = [
+        request(protocol.ADD_ENTRY, each, entryId=each, body=entry(each, each - 1), **bodies) for each in range(1, 40)
+    ]
+    writer.send(b"".join(map(v3.encode_message, adds)))
+    assert peer.answer().readResponse.body == entry(0, -1)
 
 
 def test_explicit_lac_ends_a_poll(peer: V3Peer, writer: V3Peer) -> None:

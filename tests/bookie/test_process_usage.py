@@ -16,7 +16,7 @@ from bookie_service.storage.io.process_usage import process_usage
 def test_usage_follows_what_the_process_does(tmp_path: Path) -> None:
     gc.collect()  # other tests' memory is not given back in between
     before = process_usage()
-    held = mmap.mmap(-1, 64 << 20)
+    held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is counted apart
     for page in range(0, len(held), mmap.PAGESIZE):
         held[page] = 1
     ended = threading.Event()

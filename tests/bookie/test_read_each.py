@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from bkspark.wire import v2
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import CachedSource
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.interface import LookResult
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.history import History
+from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, sealed
 
 KEY = b"k" * 20
@@ -147,6 +150,70 @@ def test_entries_far_apart_need_a_look_for_each_stretch_of_ids() -> None:
         ended.append(sorted(asked[rows].tolist()))
         asked = np.delete(asked, rows)
     assert ended == [[0, 1, 3], [20_000, 20_003], [40_000]]
+
+
+@pytest.mark.parametrize("last", [6, 7, 8, 9])
+def test_look_that_passes_the_end_of_a_page_of_the_index_finds_both_sides(last: int) -> None:
+    """A page has the positions of entries 0 to 7 here, and stays in memory."""
+    setup = Setup(store=StoreOptions(pages=PageOptions(page_bytes=64)))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(12):
+        twin.serve(SILENT, add_frame(KEY, entry(LEDGER, entry_id, 20)))
+    twin.checkpoint()
+    ledger = twin.store.ledger(LEDGER)
+    assert ledger is not None
+    asked = np.arange(5, last + 1)
+    found = twin.store.read_each([ledger], [len(asked)], asked, 10_000, CachedSource(1 << 20))
+    rows = sorted(row for piece, _ in found.pieces for row in piece.tolist())
+    assert (rows, found.missing.tolist(), found.odd.tolist()) == (list(range(len(asked))), [], [])
+
+
+@pytest.mark.parametrize("offset", [5, 1 << 20])
+@pytest.mark.parametrize("is_there", [True, False], ids=["log", "no log"])
+def test_position_that_leads_to_no_entry_is_left_to_a_single_read_and_hurts_no_other(
+    is_there: bool, offset: int
+) -> None:
+    """The single read reports the damage."""
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(6):
+        twin.serve(SILENT, add_frame(KEY, entry(LEDGER, entry_id, 20)))
+    twin.checkpoint()
+    ledger = twin.store.ledger(LEDGER)
+    assert ledger is not None
+    log_id = int(twin.store.index.positions(LEDGER, 0, 1)[0]) >> 32
+    torn = np.array([((log_id if is_there else 77) << 32) + offset], np.int64)
+    with twin.store.writing:
+        twin.store.move([LedgerUpdate(LEDGER, None, np.array([3]), torn)])
+    asked, found_ids, odd_ids = np.arange(6), [], []
+    while len(asked):
+        found = twin.store.read_each([ledger], [len(asked)], asked, 10_000, CachedSource(1 << 20))
+        rows = [row for piece, _ in found.pieces for row in piece.tolist()]
+        found_ids += asked[rows].tolist()
+        odd_ids += asked[found.odd].tolist()
+        assert len(rows) + len(found.odd) > 0
+        asked = np.delete(asked, [*rows, *found.odd.tolist()])
+    assert sorted(found_ids + odd_ids) == list(range(6))
+    assert 3 in odd_ids
+    assert is_there or odd_ids == [3]
+
+
+@pytest.mark.parametrize("length", [-1, 0, 15, 1 << 20])
+def test_entry_whose_length_is_damaged_is_left_to_a_single_read(length: int) -> None:
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(6):
+        twin.serve(SILENT, add_frame(KEY, entry(LEDGER, entry_id, 20)))
+    twin.checkpoint()
+    ledger = twin.store.ledger(LEDGER)
+    assert ledger is not None
+    at = int(twin.store.index.positions(LEDGER, 3, 1)[0])
+    file = SimulatedFiles(twin.disk).open(str(twin.store.logs.path(at >> 32)))
+    file.write([struct.pack(">i", length)], (at & 0xFFFFFFFF) - 4)
+    file.close()
+    found = twin.store.read_each([ledger], [6], np.arange(6), 10_000, CachedSource(1 << 20))
+    rows = sorted(row for piece, _ in found.pieces for row in piece.tolist())
+    assert (rows, found.missing.tolist(), found.odd.tolist()) == ([0, 1, 2, 4, 5], [], [3])
 
 
 def test_order_puts_what_was_found_first() -> None:

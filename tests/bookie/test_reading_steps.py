@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
@@ -135,6 +136,43 @@ def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieT
     assert len(peer.pieces) == 6
 
 
+def test_batch_that_was_fetched_for_a_peer_that_takes_nothing_now_is_fetched_again_when_it_does(
+    twin: BookieTwin,
+) -> None:
+    """Such a response has megabytes."""
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(BatchRead(peer, LARGE, 0, 9, 1, 5000))
+    peer.take(is_taking=False)
+    bench.fetch_one()
+    assert (peer.sent, bench.reads.waiting) == (b"", 1)
+    peer.take(is_taking=True)
+    bench.finish()
+    assert (len(peer.pieces), bench.reads.waiting) == (1, 0)
+
+
+def test_piece_of_exactly_the_configured_size_gets_no_other_answer(twin: BookieTwin) -> None:
+    peer = Peer()
+    Bench(twin).reads.enqueue(v2_reads(peer, (DENSE, 20)))
+    size = len(peer.sent)
+    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=size)), Peer()
+    bench.reads.enqueue(v2_reads(peer, *[(DENSE, 20)] * 4))
+    assert peer.pieces == [size] * 4
+
+
+def test_ledger_that_began_after_an_earlier_turn_looked_for_it_is_found(twin: BookieTwin) -> None:
+    """X1: a negative answer is true at the moment at which it is given."""
+    twin.serve(SILENT, add_frame(KEY, entry(UNKNOWN + 2, 0)))
+    twin.settle()
+    bench, peer = Bench(twin), Peer()
+    reading = v2_reads(peer, *((UNKNOWN + number, 0) for number in range(5)))
+    assert not bench.reads.answer(reading, turn_of(2))
+    assert [status for *_, status in answers(peer)] == [Status.ENOLEDGER, Status.ENOLEDGER, Status.EOK]
+    twin.serve(SILENT, add_frame(KEY, entry(UNKNOWN + 4, 0)))
+    twin.settle()
+    assert bench.reads.answer(reading, turn_of(9))
+    assert [status for *_, status in answers(peer)][3:] == [Status.ENOLEDGER, Status.EOK]
+
+
 def test_absent_ledgers_are_looked_up_several_at_once(twin: BookieTwin) -> None:
     looks: list[int] = []
 
@@ -249,6 +287,17 @@ def test_failing_disk_is_not_logged_as_a_defect(twin: BookieTwin, caplog: pytest
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
     bench.fail_one()
     assert answers(peer) == [(LARGE, 0, Status.EIO)]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("error", [StorageDamaged("its index file is damaged"), OSError(5, "Input/output error")])
+def test_ledger_that_cannot_be_looked_up_is_not_logged_as_a_defect(
+    twin: BookieTwin, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing("ledger", error, lambda ledger_id: ledger_id == DENSE):
+        bench, peer = Bench(twin), Peer()
+        bench.reads.enqueue(v2_reads(peer, (DENSE, 20), (DENSE, 21), (SPARSE, 20)))
+    assert [status for *_, status in answers(peer)] == [Status.EIO, Status.EIO, Status.EOK]
     assert not [record for record in caplog.records if record.exc_info]
 
 

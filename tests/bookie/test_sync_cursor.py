@@ -30,6 +30,22 @@ def test_cursor_stops_before_an_entry_that_is_not_synced_and_passes_once_it_is()
     assert (cursor.last_synced, cursor.ranges) == (8, ())
 
 
+def test_ranges_that_touch_are_one():
+    cursor = cursor_after((5, 6), (9, 10), (3, 4), (7, 7))
+    assert cursor.ranges == ((3, 7), (9, 10))
+    cursor.on_synced([(8, 8)])
+    assert cursor.ranges == ((3, 10),)
+
+
+def test_cursor_that_was_used_last_is_not_the_one_that_is_forgotten():
+    cursors = SyncCursors(cursors_max=2)
+    first, second = cursors.of(1), cursors.of(2)
+    assert cursors.of(1) is first
+    cursors.of(3)
+    assert cursors.of(1) is first
+    assert cursors.of(2) is not second
+
+
 def test_lac_that_comes_with_an_add_moves_the_cursor_over_what_others_have():
     cursor = cursor_after((3, 5), (8, 9))
     cursor.on_confirmed(1)

@@ -204,7 +204,7 @@ def test_run_that_fits_exactly_is_taken_whole_and_one_add_more_waits() -> None:
         count, rest = divmod(twin.store.active.room, ITEM_BYTES)
         last = add_frame(KEY, entry(5, count) + bytes(rest + excess))
         octets, _ = twin._runs(client, run_of(5, range(1, count)) + last)
-        run = _batch(octets)
+        run = batch_of(octets)
         assert twin.bookie.add(client, octets, run) == count - excess
         assert twin.checkpoints.is_idle
         twin.settle()
@@ -220,10 +220,10 @@ def test_run_of_one_add_that_lacks_a_byte_of_room_waits() -> None:
         payload = twin.store.active.room - LENGTH_BYTES - INDEX_BYTES_PER_ENTRY - 24 + excess
         content = np.array([5, 1, -1], ">i8").tobytes() + bytes(payload)
         octets, _ = twin._runs(client, add_frame(KEY, content))
-        assert _batch(octets).count_within(twin.store.active.room, INDEX_BYTES_PER_ENTRY) == 1 - excess
+        assert batch_of(octets).count_within(twin.store.active.room, INDEX_BYTES_PER_ENTRY) == 1 - excess
 
 
-def _batch(octets: np.ndarray) -> Any:
+def batch_of(octets: np.ndarray) -> Any:
     """Return the adds of a receive buffer as a run."""
     table = scan_frames(octets.data, len(octets))
     return v2_add_batch(v2.decode_requests(octets.data, table), 0, len(table.starts))
@@ -291,7 +291,7 @@ def test_adds_without_room_are_refused_while_a_flush_finds_no_space_and_taken_wh
     fill(twin, next_entry + 12)
     twin.bookie.on_checkpoint_stuck()
     octets, _ = twin._runs(refused, run_of(5, range(1000, 1007), recovery))
-    assert twin.bookie.add(refused, octets, _batch(octets)) == 7
+    assert twin.bookie.add(refused, octets, batch_of(octets)) == 7
     assert refused.statuses == [Status.EREADONLY] * 7
     assert twin.bookie.times.failed_adds.count(0) == 7
     assert twin.bookie.blocked_clients == 0

@@ -158,3 +158,25 @@ def test_chain_goes_on_after_a_file_that_was_closed_in_order(tmp_path: Path) -> 
         end = replayed(tmp_path)[1].end
         assert end == journal.end
     assert replayed(tmp_path)[0] == [b"0", b"1", b"2", b"3"]
+
+
+def test_missing_file_in_which_replay_begins_is_named_though_later_ones_are_there(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600))
+    for number in range(3):
+        journal.append([record(bytes([number]) * 200)])
+    path_of(tmp_path, 2).unlink()
+    with pytest.raises(StorageDamaged, match=r"0002\.txn, where replay begins, is missing"):
+        replayed(tmp_path, JournalPosition(2, 512))
+
+
+def test_record_that_goes_beyond_the_end_which_the_next_file_knows_refuses(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600))
+    journal.append([record(b"x" * 200)])
+    end = journal.end.offset
+    journal.append([record(b"y" * 200)])
+    journal.close()
+    assert len(replayed(tmp_path)[0]) == 2
+    with path_of(tmp_path, 2).open("r+b") as file:
+        file.write(journal_format.encode_file_header(FileHeader(2, 1, end - 1)))
+    with pytest.raises(StorageDamaged, match=rf"0001\.txn offset {end}: the record there is unreadable"):
+        replayed(tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bookie_service.storage.io.framed_entries import contiguous_spans, rows_by_ledger
-from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_cache import LedgerWrites, MemTable
 from tests.bookie.items import item
 
 
@@ -125,6 +125,32 @@ def test_entries_out_of_order_lie_in_few_runs() -> None:
     held = half.read(9, 0, 500, 1 << 20)
     assert held is not None
     assert len(held) == 500
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "runs"), [(100, 50, 2), (100, 49, 3), (40_000, 25_536, 2), (40_000, 25_537, 3)]
+)
+def test_late_run_is_merged_once_it_has_half_of_the_one_before_and_no_long_run_is_made(
+    before: int, last: int, runs: int
+) -> None:
+    """This happens on the event loop, so a merged run has 64 K entries at most: about a millisecond."""
+    writes = LedgerWrites()
+    for first, count in ((10**6, before), (10**5, last), (0, 1)):
+        writes.append(np.arange(first, first + count), np.arange(first, first + count))
+    assert len(writes.ids()) == runs
+
+
+def test_memory_that_a_late_disk_still_writes_from_is_not_used_again() -> None:
+    half = MemTable(4096)
+    put(half, 5, {0: item(5, 0, 10)})
+    memory, content = half.memory, half.memory[:10].copy()
+    half.clear()
+    assert half.memory is memory
+    put(half, 5, {0: item(5, 0, 10)})
+    half.clear(keeps_memory=False)
+    assert (half.used, len(half.memory)) == (0, 4096)
+    put(half, 6, {7: item(6, 7, 99)})
+    assert np.array_equal(memory[:10], content)
 
 
 def test_the_newest_of_two_entries_of_one_id_is_read() -> None:

@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from bkspark.client import Client, LedgerWriter
-from bkspark.entries import EntryBatch
+from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import DataLoss, MetadataError, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner
-from bkspark.log.epochs import LEDGERS_TRIED_MAX, EpochCommitter, Output
+from bkspark.log.epochs import LEDGERS_TRIED_MAX, EpochCommitter, Output, listed
 from bkspark.log.positions import Position
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.sharing import RETIRE_MARGIN_S, SHARED_AGE_S, SharedLedger
@@ -81,6 +81,24 @@ def test_many_small_epochs_are_one_ledger_and_one_item_of_the_list(tmp_path):
         assert await content(cluster.client().log("x")) == expected
 
     run_on_one(tmp_path, test)
+
+
+def test_entries_of_adjacent_outputs_are_one_slice_and_a_ledger_ends_it() -> None:
+    class Noting:
+        """A shared ledger that notes how many entries come together."""
+
+        def __init__(self) -> None:
+            self.appended: list[int] = []
+
+        async def append(self, batches: Sequence[EntryBatch]) -> SegmentFacts:
+            self.appended.append(sum(map(len, batches)))
+            return SegmentFacts(1)
+
+    shared = Noting()
+    some = [Output(entries=(as_batch([b"x"] * count),)) for count in (1, 2, 3, 4)]
+    outputs = [Output(), *some[:2], Output(), Output((SegmentFacts(7, 9, 100),)), *some[2:], Output()]
+    assert [each.ledger_id for each in asyncio.run(listed(outputs, shared))] == [1, 7, 1]  # type: ignore[arg-type]
+    assert shared.appended == [3, 7]
 
 
 def test_a_repeated_epoch_appends_nothing_visible(tmp_path):

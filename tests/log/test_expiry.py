@@ -208,6 +208,11 @@ async def test_expiry_of_a_log_that_is_gone_says_so(world: World) -> None:
 # ---- the timer ----
 
 
+def test_expiries_that_a_process_begins_for_a_log_are_a_minute_apart() -> None:
+    """docs/architecture.md: at most once a minute for each process and log."""
+    assert expiry.INTERVAL_S == 60.0
+
+
 @pytest.mark.parametrize(("interval_s", "tries"), [(3600.0, 1), (0.0, 3)])
 def test_writers_process_tries_again_after_an_interval_alone(
     monkeypatch: pytest.MonkeyPatch, interval_s: float, tries: int

@@ -8,13 +8,14 @@ from functools import partial
 
 import pytest
 
-from bkspark.errors import LedgerFenced, MetadataAccessDenied, MetadataError, NoSuchLog
+from bkspark.errors import ConfigurationError, LedgerFenced, MetadataAccessDenied, MetadataError, NoSuchLog, NoSuchNode
 from bkspark.log import SegmentOwner, election
 from bkspark.log.consumers import consumer_path
 from bkspark.log.delta import delta_path
 from bkspark.log.election import Election
 from bkspark.log.formats import log_path
 from bkspark.log.heads import Change
+from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.store import LogStore
 from bkspark.log.times import OpenTimes
@@ -52,6 +53,10 @@ class Meddling(MemoryTree):
     async def children(self, path: str) -> list[str]:
         await self._meet("children", path)
         return await super().children(path)
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        await self._meet("set", path)
+        return await super().set(path, data, version)
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
         self.transactions += 1
@@ -233,3 +238,100 @@ async def test_watch_that_has_ended_leaves_nothing_though_a_delta_came_meanwhile
     await late._follow_delta()
     assert len(world.server._watches) == before
     assert len(calls) == 1
+
+
+# ---- registered readers ----
+
+
+@in_world
+async def test_reader_that_was_removed_does_not_take_its_name_back_from_the_next_one(world: World) -> None:
+    """The node of the next one has the version that its own had. The reader that registered last has the name."""
+    consumers = world.store.consumers
+    stale = await consumers.register("x", "etl", BEGINNING, 60_000)
+    assert await consumers.remove("x", "etl")
+    with pytest.raises(NoSuchNode, match="consumers/etl does not exist"):
+        await consumers.advance("x", stale, BEGINNING)
+    other = await consumers.register("x", "etl", BEGINNING, 60_000)
+    assert (stale.version, other.version) == (0, 0)
+    with pytest.raises(ConfigurationError, match="another reader has registered under this name"):
+        await consumers.advance("x", stale, BEGINNING)
+    assert await consumers.all("x") == [other]
+    assert (await consumers.advance("x", other, BEGINNING)).version == 1
+
+
+@pytest.mark.parametrize("changes", [2, 3])
+def test_registration_that_changes_in_the_middle_of_a_move_is_moved_nevertheless_three_times_at_most(
+    changes: int,
+) -> None:
+    """A caller that was cancelled may have left a call in progress."""
+
+    async def test(world: World) -> None:
+        tree = Meddling(world.server)
+        mine, theirs, path = LogStore(tree, "/ledgers").consumers, world.store.consumers, consumer_path("x", "etl")
+        consumer = await mine.register("x", "etl", BEGINNING, 60_000)
+        left = changes
+
+        async def move() -> None:
+            nonlocal left
+            await theirs.advance("x", consumer, Position(0, -1, 0))
+            left -= 1
+            if left:
+                tree.before["set", path] = move
+
+        tree.before["set", path] = move
+        world.server.now_ms = 4711
+        if changes == 3:
+            with pytest.raises(MetadataError, match="was changed repeatedly meanwhile"):
+                await mine.advance("x", consumer, BEGINNING)
+        else:
+            moved = await mine.advance("x", consumer, BEGINNING)
+            assert [moved] == await theirs.all("x")
+            assert (moved.version, moved.written_ms) == (3, 4711)
+
+    in_world(test)()
+
+
+@in_world
+async def test_move_whose_answer_was_lost_is_not_taken_back_by_the_next_one(world: World) -> None:
+    consumers = world.store.consumers
+    before = await consumers.register("x", "etl", BEGINNING, 60_000)
+    there = Position(3, 12, 5)
+    await consumers.advance("x", before, there)
+    assert (await consumers.advance("x", before, BEGINNING)).position == there
+    assert [each.position for each in await consumers.all("x")] == [there]
+
+
+@in_world
+async def test_registration_that_another_reader_takes_before_it_is_confirmed_fails(world: World) -> None:
+    tree = Meddling(world.server)
+    mine, others, path = LogStore(tree, "/ledgers").consumers, world.store.consumers, consumer_path("x", "etl")
+
+    async def take() -> None:
+        await others.register("x", "etl", BEGINNING, 60_000)
+
+    async def remove() -> None:
+        await others.remove("x", "etl")
+
+    for meanwhile in (take, remove):
+        tree.before["get", path] = meanwhile
+        with pytest.raises(ConfigurationError, match="another reader has registered under this name"):
+            await mine.register("x", "etl", BEGINNING, 60_000)
+
+
+# ---- the lists of many logs ----
+
+
+@in_world
+async def test_lists_that_routed_commits_change_each_time_they_are_read_are_refused(world: World) -> None:
+    commits, committed = RoutedCommits(world.store), 0
+
+    async def names() -> list[str]:
+        nonlocal committed
+        committed += 1
+        await world.stage(committed)
+        assert await commits.publish([Part("x", tuple(closed(committed)))], "j1", None)
+        return ["x", "y"]
+
+    with pytest.raises(MetadataError, match="routed commits came while 1 logs were read, 100 times"):
+        await commits.snapshots(names)
+    assert committed == 100

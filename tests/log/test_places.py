@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat
 from bkspark.ledger.reader import LedgerTimes
-from bkspark.log import reading
+from bkspark.log import consumers, reading
 from bkspark.log.formats import LOGS_ROOT, PAGES, LogHead, PageRef, SegmentFacts, encode_head, encode_page
 from bkspark.log.heads import PAGES_CACHED_MAX, HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position
@@ -38,6 +39,7 @@ class Reader:
     last_entry: int
     is_closed: bool
     times: LedgerTimes
+    length: int = 0
 
 
 @dataclass
@@ -91,7 +93,7 @@ class PlainLog:
         """The points after each entry from the start on, in normal form, the start first."""
         return [self.start, *(Position(*_behind(it)) for it in self.entries() if it >= self.start)]
 
-    def call(self, function: object, *arguments: object) -> Position:
+    def call(self, function: object, *arguments: object) -> Any:
         return asyncio.run(function(self.open, self.snapshot, *arguments))  # type: ignore[operator]
 
 
@@ -132,6 +134,16 @@ def test_places_are_those_of_the_plain_list(seed: int) -> None:
     for ordinal in range(log.first_ordinal, log.first_ordinal + len(log.ledgers) + 1):
         expected = max([it for it in ends if it.ordinal < ordinal], default=log.start)
         assert log.call(reading.end_before, ordinal) == max(expected, log.start), ordinal
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_registered_reader_lags_behind_by_the_entries_of_the_plain_list(seed: int) -> None:
+    log = random_log(seed)
+    ends = log.ends()
+    for at, position in enumerate(ends):
+        for later, end in enumerate(ends[at:]):
+            assert log.call(consumers.behind, position, end)[0] == later, (position, end)
+    assert log.call(consumers.behind, Position.beginning(0), ends[-1])[0] == len(ends) - 1, "before the start"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -91,6 +91,18 @@ async def test_slices_on_both_sides_of_a_cut_keep_their_ledger(world: World) -> 
 
 
 @in_world
+async def test_last_slice_of_a_ledger_of_which_more_comes_stays_when_the_log_is_cut_at_its_end(world: World) -> None:
+    await world.stage(5)
+    await world.store.append_ledgers("x", [slice_of(5, 0, 9)], shared=[5])
+    assert await world.store.truncate("x", Position(0, 5, 10), at_ledger_end=True, closed=[]) == 0
+    assert (await world.ids(), await world.pending()) == ([5], [5])
+    await world.store.append_ledgers("x", [slice_of(5, 10, 19)])
+    assert await world.store.truncate("x", Position(0, 5, 20), at_ledger_end=True, closed=[]) == 1
+    await world.vacuum()
+    assert (await world.ids(), world.deleted) == ([], [5])
+
+
+@in_world
 async def test_outcome_of_a_publication_names_its_place_and_version(world: World) -> None:
     first = await world.publish(4, 5, publisher=Publisher("q", 3, "run"))
     again = await world.publish(6, publisher=Publisher("q", 2, "run"))
