@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -504,21 +503,21 @@ class TopicDecoder:
         if self._mode is MalformedMode.FAILFAST:
             row = int(messages.entry[place])
             ids = int(messages.entries.ledger_ids[row]), int(messages.entries.entry_ids[row])
-            self._fail(*ids, _place_of(messages, place), reason)
+            raise self._failure(*ids, _place_of(messages, place), reason) from None
 
-    def _fail(self, ledger_id: int, entry_id: int, place: str, reason: object) -> NoReturn:
-        raise MalformedPayload(
+    def _failure(self, ledger_id: int, entry_id: int, place: str, reason: object) -> MalformedPayload:
+        return MalformedPayload(
             f"{self._named}, message {place}: malformed: {reason}; read what is good with "
             "mode DROPMALFORMED or PERMISSIVE",
             ledger_id=ledger_id,
             entry_id=entry_id,
-        ) from None
+        )
 
     def _malformed(self, batch: EntryBatch, row: int, reason: str) -> Iterator[pa.RecordBatch]:
         """Yield what an entry that is malformed gives: a row of nulls with PERMISSIVE."""
         entry_id = batch.first_entry + row
         if self._mode is MalformedMode.FAILFAST:
-            self._fail(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", reason)
+            raise self._failure(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", reason) from None
         if self._mode is MalformedMode.DROPMALFORMED:
             return
         known = {
