@@ -147,6 +147,11 @@ def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
             "class Core:\n    pass\nclass Relaxed(Core):\n    pass",
             "Relaxed inherits from Core, which is part of a core",
         ),
+        (
+            "bookie_service/replication/copying.py",
+            "from bkspark.wire.digest import EntryDigest\nclass Whole(EntryDigest):\n    pass",
+            "Whole inherits from EntryDigest, which is part of a core",
+        ),
         ("bkspark/cli/demo.py", "import pyspark.sql", "imports pyspark.sql, which only bkspark.spark and"),
         ("bkspark/cli/local.py", "import bookie_service", "imports bookie_service, which only bookie_service may"),
         ("bookie_service/server.py", "from bkspark.ledger import x", "the server imports bkspark.ledger"),

@@ -7,7 +7,8 @@
     ids              out only: `ledger 5 entry 0: 100 bytes` a line, without the payload
 
 An entry that is encrypted with a key that the client lacks is written as a line `{"entry": id, "value": base64 of the
-stored bytes, "encryptedWith": key id}`; in format length-prefixed it is written as it is stored.
+stored bytes, "encryptedWith": key id}`, and in format lines as one that says so. In format length-prefixed it is an
+error, because a program would take the stored bytes for data.
 
 Lines and length-prefixed entries are parsed and formatted without a Python object for each entry: separators are found,
 removed and inserted with arrays. Memory is bounded by the block size and the largest entry.
@@ -24,7 +25,7 @@ import numpy as np
 
 from bkspark.cli.arguments import ENTRY_BYTES_MAX
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, ProtocolError
+from bkspark.errors import ConfigurationError, DecryptionFailed, ProtocolError
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 
 BLOCK_BYTES = 1 << 20
@@ -127,7 +128,13 @@ def format_lines(batch: EntryBatch) -> bytes:
 
 
 def format_length_prefixed(batch: EntryBatch) -> bytes:
-    """Return each payload after its u32 big-endian length."""
+    """Return each payload after its u32 big-endian length. Raises DecryptionFailed if the payloads are encrypted."""
+    if batch.sealed_with is not None:
+        raise DecryptionFailed(
+            f"ledger {batch.ledger_id} is encrypted with key {batch.sealed_with!r}: give --encryption-key-file, or "
+            "--format json, which marks encrypted entries",
+            ledger_id=batch.ledger_id,
+        )
     starts = batch.offsets[:-1] - batch.offsets[0]
     lengths = np.diff(batch.offsets).astype(">u4").view(np.uint8)
     return _with_gaps(batch, gaps_at=starts, gap=lengths.reshape(len(batch), LENGTH_BYTES))

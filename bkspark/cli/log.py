@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from bkspark.entries import EntryBatch
     from bkspark.log import LogBatch, PositionRange
 
-VACUUM_AGE_S = 24 * 3600.0
-
 
 def add_parser(commands: Commands) -> None:
     """Add `bkspark log` and its commands."""
@@ -70,9 +68,7 @@ def add_parser(commands: Commands) -> None:
     )
     _add(logs, "delete", delete, "delete a log and its ledgers")
     vacuuming = _add(logs, "vacuum", vacuum, "delete the ledgers that dead jobs left over")
-    vacuuming.add_argument(
-        "--older-than", type=seconds, default=VACUUM_AGE_S, metavar="SECONDS", help="age of a dead job (default: a day)"
-    )
+    vacuuming.add_argument("--older-than", type=seconds, metavar="SECONDS", help="age of a dead job (default: a day)")
 
 
 def _add(logs: Commands, name: str, run: Run, description: str, *, takes_name: bool = True) -> argparse.ArgumentParser:
@@ -177,7 +173,9 @@ def delete(arguments: argparse.Namespace) -> int:
 def vacuum(arguments: argparse.Namespace) -> int:
     """Delete the ledgers of dead attempts."""
     with connect(arguments) as client:
-        deleted = client.log(arguments.log).vacuum(older_than_s=arguments.older_than)
+        log = client.log(arguments.log)
+        age_s = arguments.older_than
+        deleted = log.vacuum() if age_s is None else log.vacuum(older_than_s=age_s)
         record_blocking(client, f"vacuum log {arguments.log}, {deleted} ledgers deleted")
     return _done(arguments, {"deleted": deleted}, f"vacuumed, {deleted} ledgers deleted")
 

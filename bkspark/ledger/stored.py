@@ -18,7 +18,7 @@ from bkspark.ledger.replica_reads import ReplicaReads, read_error
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
 from bkspark.wire import v2
-from bkspark.wire.digest import RawEntryDigest
+from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
@@ -165,7 +165,7 @@ class ReplicaReader:
     def __init__(self, context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
         self._context = context
         self._ledger_id = ledger_id
-        self._digest = RawEntryDigest(metadata.digest, password, metadata.lac_bounds)
+        self._digest = EntryDigest(metadata.digest, password, metadata.lac_bounds, gives_stored=True)
         # Protects this client's memory: a few bytes of a wrong answer may describe millions of runs.
         self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 

@@ -8,8 +8,9 @@ One line for each, `#` begins a comment:
 
 `HEX` is the SHA-256 of a token, 64 digits. A plain hash is enough for a random token; do not use passwords as tokens. A
 token has at least `TOKEN_MIN` characters. `SUBJECT` is the subject of a certificate as RFC 4514 writes it:
-`CN=ops,O=Example`. If a file has one line, whose first two words are neither `token` or `certificate` nor a role, the
-line is one token with the role `destroy` and the name `token`.
+`CN=ops,O=Example`. A file whose only line is one word of letters, digits and `-._~+/=`, or `sha256:HEX`, is one token
+with the role `destroy` and the name `token`. Any other line is a misspelt rule, or an error message of the program that
+wrote the file, and must not become a token.
 
 Only hashes of tokens stay in memory. A given token is compared with all of them in constant time.
 """
@@ -42,7 +43,8 @@ _HASHED = "sha256:"
 _HEX = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._@:/-]{1,100}")
 _ONE_TOKEN = "token"
-_ROLES = frozenset(role.name.lower() for role in Role)
+_ONE_WORD = re.compile(rf"(?:{_HASHED})?[A-Za-z0-9._~+/-]+=*")
+"""What HTTP allows as a bearer token (RFC 6750, section 2.1), or its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def parsed(text: str) -> tuple[_Rules, bool]:
     """Return the rules of a file, and whether it has a token in clear. Raises ValueError, with the line's number."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    if len(lines) == 1 and not _is_meant_as_rule(lines[0][1]):
+    if len(lines) == 1 and _ONE_WORD.fullmatch(lines[0][1]):
         digest, is_plain = _digest(lines[0][1])
         return _Rules((_Token(_ONE_TOKEN, Role.DESTROY, digest),), {}), is_plain
     tokens: dict[str, _Token] = {}
@@ -145,7 +147,10 @@ def parsed(text: str) -> tuple[_Rules, bool]:
         try:
             kind, role, rest = line.split(maxsplit=2)
         except ValueError:
-            raise ValueError(f"line {number} must be: token ROLE NAME TOKEN, or: certificate ROLE SUBJECT") from None
+            raise ValueError(
+                f"line {number} must be: token ROLE NAME TOKEN, or: certificate ROLE SUBJECT; a token alone has only "
+                "letters, digits and -._~+/="
+            ) from None
         try:
             if kind == "certificate":
                 if rest in certificates:
@@ -168,12 +173,6 @@ def parsed(text: str) -> tuple[_Rules, bool]:
     if not tokens and not certificates:
         raise ValueError(f"it must name a token of at least {TOKEN_MIN} characters, or a certificate")
     return _Rules(tuple(tokens.values()), certificates), has_plain
-
-
-def _is_meant_as_rule(line: str) -> bool:
-    """Return whether the only line of a file is a rule, right or wrong: a misspelt rule must not become a token."""
-    words = line.split()
-    return words[0].lower() in ("token", "certificate") or any(word.lower() in _ROLES for word in words[:2])
 
 
 def _digest(secret: str) -> tuple[bytes, bool]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -523,15 +522,15 @@ class TopicDecoder:
         if self._mode is MalformedMode.FAILFAST:
             row = int(messages.entry[place])
             ids = int(messages.entries.ledger_ids[row]), int(messages.entries.entry_ids[row])
-            self._fail(*ids, _place_of(messages, place), reason)
+            raise self._failure(*ids, _place_of(messages, place), reason) from None
 
-    def _fail(self, ledger_id: int, entry_id: int, place: str, reason: object) -> NoReturn:
-        raise MalformedPayload(
+    def _failure(self, ledger_id: int, entry_id: int, place: str, reason: object) -> MalformedPayload:
+        return MalformedPayload(
             f"{self._named}, message {place}: malformed: {reason}; read what is good with "
             "mode DROPMALFORMED or PERMISSIVE",
             ledger_id=ledger_id,
             entry_id=entry_id,
-        ) from None
+        )
 
     def _of_malformed(self, batch: EntryBatch, places: np.ndarray, reason: str | None = None) -> Iterator[Placed]:
         """Yield what malformed entries give: rows of nulls with PERMISSIVE. Without a reason, an entry has no metadata
@@ -541,7 +540,7 @@ class TopicDecoder:
         if self._mode is MalformedMode.FAILFAST:
             entry_id = batch.first_entry + int(places[0])
             why = self._reason_of(batch, places[:1]) if reason is None else reason
-            self._fail(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", why)
+            raise self._failure(batch.ledger_id, entry_id, f"{batch.ledger_id}:{entry_id}", why) from None
         yield from self._malformed_rows.of(batch, places)
 
     def _reason_of(self, batch: EntryBatch, place: np.ndarray) -> str:

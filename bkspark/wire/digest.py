@@ -107,9 +107,17 @@ class EntryDigest:
 
     Args:
         lac_bounds: which LAC the entries that are opened may carry (`LedgerMetadata.lac_bounds`).
+        gives_stored: `open_entries` gives each entry whole, with its envelope, for copies byte for byte.
     """
 
-    def __init__(self, digest_type: DigestType, password: bytes, lac_bounds: LacBounds = NO_COPIES) -> None:
+    def __init__(
+        self,
+        digest_type: DigestType,
+        password: bytes,
+        lac_bounds: LacBounds = NO_COPIES,
+        *,
+        gives_stored: bool = False,
+    ) -> None:
         self.digest_type = digest_type
         self.lac_bounds = lac_bounds
         self.digest_bytes = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}[
@@ -117,7 +125,7 @@ class EntryDigest:
         ]
         self.overhead_bytes = HEADER_BYTES + self.digest_bytes
         """Bytes that the envelope adds to a payload. Constant."""
-        self.given_from = self.overhead_bytes
+        self.given_from = 0 if gives_stored else self.overhead_bytes
         """Offset in a stored entry from which on its bytes are returned as the payload. Constant."""
         self._front = _FRONTS[self.digest_bytes]
         self._hmac_key = hashlib.sha1(b"mac" + password).digest()
@@ -321,14 +329,6 @@ def _wrong_header(ledger: int, entry: int, lac: int, ledger_id: int, entry_id: i
     if (ledger, entry) != (ledger_id, entry_id):
         return f"carries the ids of ledger {ledger} entry {entry}"
     return f"carries LAC {lac}, which its writer cannot have known"
-
-
-class RawEntryDigest(EntryDigest):
-    """Checks entries as `EntryDigest`, and returns each one whole, with its envelope: for copies byte for byte."""
-
-    def __init__(self, digest_type: DigestType, password: bytes, lac_bounds: LacBounds = NO_COPIES) -> None:
-        super().__init__(digest_type, password, lac_bounds)
-        self.given_from = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -291,7 +291,7 @@ class EntryOpener:
         aads = _aads(self._ledger_id, batch.first_entry, len(batch))
         sizes = np.diff(batch.offsets) - TAG_BYTES
         if (sizes < 0).any():
-            self._refuse(batch.first_entry + int(np.argmax(sizes < 0)))
+            raise self._altered(batch.first_entry + int(np.argmax(sizes < 0)))
         data, bounds, unseal = _octets(batch), batch.offsets.tolist(), self._cipher.decrypt
         parts: list[bytes] = []
         try:
@@ -300,14 +300,14 @@ class EntryOpener:
                 unseal(aad[_NONCE_AT:], data[low:high], aad) for aad, (low, high) in zip(aads, pairwise(bounds))
             )
         except InvalidTag:
-            self._refuse(batch.first_entry + len(parts))
+            raise self._altered(batch.first_entry + len(parts)) from None
         offsets = batch.offsets - batch.offsets[0] - TAG_BYTES * np.arange(len(batch) + 1)
         return EntryBatch(b"".join(parts), offsets, batch.ledger_id, batch.first_entry)
 
-    def _refuse(self, entry_id: int) -> NoReturn:
-        raise DecryptionFailed(
+    def _altered(self, entry_id: int) -> DecryptionFailed:
+        return DecryptionFailed(
             f"ledger {self._ledger_id} entry {entry_id} is not what its writer encrypted: it was altered, moved from "
             "another place, or written in clear",
             ledger_id=self._ledger_id,
             entry_id=entry_id,
-        ) from None
+        )

@@ -102,7 +102,7 @@ def add_head(master_key: bytes, flags: int = 0) -> bytes:
 def encode_stored_adds(entries: EntryBatch, master_key: bytes, flags: int = 0) -> tuple[bytes, np.ndarray]:
     """Return one ADD frame per entry, back to back, and the n + 1 bounds of the frames, int64.
 
-    `entries` are whole stored entries, envelope included (`RawEntryDigest`): they travel byte for byte.
+    `entries` are whole stored entries, envelope included (`EntryDigest`, `gives_stored`): they travel byte for byte.
     """
     head = add_head(master_key, flags)
     sizes = np.diff(entries.offsets) + len(head)

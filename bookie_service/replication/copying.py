@@ -28,7 +28,7 @@ from bkspark.ledger.stored import (
     ReplicaWriter,
 )
 from bkspark.wire import v2
-from bkspark.wire.digest import RawEntryDigest, master_key
+from bkspark.wire.digest import EntryDigest, master_key
 from bookie_service.metrics.histograms import Histograms
 from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import CopyEntries, SlotCopy
@@ -117,7 +117,7 @@ class FragmentCopier:
         self._context = context
         self._ledger_id = ledger_id
         self._metadata = metadata
-        self._digest = RawEntryDigest(metadata.digest, password, metadata.lac_bounds)
+        self._digest = EntryDigest(metadata.digest, password, metadata.lac_bounds, gives_stored=True)
         self._master_key = master_key(password)
         self._budget = budget
         self.copied_bytes = 0

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id
+from bkspark.security.web import is_loopback
 from bookie_service.settings.service_options import AddressOptions
 
 _SIOCGIFADDR = 0x8915
@@ -81,14 +81,14 @@ def _choose(options: AddressOptions) -> tuple[str, str]:
         listen_at = _EVERYWHERE
         if options.listening_interface is not None:
             listen_at = _interface_address(options.listening_interface, options.interface_as_given)
-        elif _is_loopback(host):
-            listen_at = "127.0.0.1" if host == "localhost" else host
+        elif options.is_local:
+            listen_at = "127.0.0.1" if host.lower() == "localhost" else host
         return host, listen_at
     if options.listening_interface is not None:
         address = listen_at = _interface_address(options.listening_interface, options.interface_as_given)
     else:
         address, listen_at = _host_address(), _EVERYWHERE
-    if _is_loopback(address):
+    if is_loopback(address):
         if not options.allow_loopback:
             raise ConfigurationError(
                 f"this host's address is the loopback address {address}: set listeningInterface or advertisedAddress, "
@@ -123,10 +123,3 @@ def _interface_address(name: str, as_given: str | None) -> str:
                 f"listeningInterface={as_given or name}: no such interface with an IPv4 address; there are {known}"
             ) from None
     return socket.inet_ntoa(answer[20:24])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

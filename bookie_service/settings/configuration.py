@@ -66,7 +66,7 @@ COMPACTED_SHARE_MAX = 0.99
 
 _JOURNAL_DIRECTORY, _LEDGER_DIRECTORY = "/tmp/bk-txn", "/tmp/bk-data"
 _PROMETHEUS = "PrometheusMetricsProvider"
-_HOST_UNSET = f"{THIS_HOST}; with access control {EVERYWHERE}"
+_HOST_UNSET = f"{THIS_HOST}; with access control {EVERYWHERE}, unless advertisedAddress is a loopback address"
 _DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
     "disableServerSocketBind": "way to be reached other than its port",
@@ -202,14 +202,15 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
         if (keys.text(key) or NULL).lower() not in (NULL, *FALSE):
             raise refused(key, values[key], f"this bookie has no {what} yet; remove the key to go without")
     zookeeper = session_options(keys)
+    address = _address(keys)
     configuration = Configuration(
-        address=_address(keys),
+        address=address,
         metadata_uri=_metadata_uri(keys),
         zookeeper=zookeeper,
         service=_service(keys),
         auto_recovery=_auto_recovery(keys, zookeeper),
         runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
-        http=_http(keys),
+        http=_http(keys, is_local=address.is_local),
         keeps_status=keys.flag(
             "persistBookieStatusEnabled", True, "a bookie that was set read-only stays so after a restart"
         ),
@@ -252,7 +253,8 @@ def _address(keys: Values) -> AddressOptions:
     return options
 
 
-def _http(keys: Values) -> HttpOptions:
+def _http(keys: Values, *, is_local: bool) -> HttpOptions:
+    """`is_local`: the bookie serves this host alone, so its HTTP server does, too, unless a host is set."""
     provider = keys.text("statsProviderClass", default="none: the metrics have no port of their own") or NULL
     name = provider.rpartition(".")[2]
     is_prometheus = name == _PROMETHEUS
@@ -262,7 +264,7 @@ def _http(keys: Values) -> HttpOptions:
     access_file = keys.text("httpServerAccessFile")
     tls = http_tls(keys, has_access_file=access_file is not None)
     is_guarded = access_file is not None or (tls is not None and tls.client_authentication)
-    unset = EVERYWHERE if is_guarded else THIS_HOST
+    unset = EVERYWHERE if is_guarded and not is_local else THIS_HOST
     host = keys.parsed("httpServerHost", _checked_host, default=_HOST_UNSET)
     metrics_host = keys.parsed("prometheusStatsHttpAddress", _checked_host, default=_HOST_UNSET)
     limits = fill(keys, HttpLimits)

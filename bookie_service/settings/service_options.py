@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bkspark.errors import ConfigurationError
 from bkspark.options import BYTES_MAX, YEARS_S, bounded, check
+from bkspark.security.web import is_loopback
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.gc.collection_options import CollectionOptions
@@ -38,6 +39,12 @@ class AddressOptions:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a loopback address is advertised, so that the bookie serves this host alone."""
+        advertised = self.advertised_address
+        return advertised is not None and self.listening_interface is None and is_loopback(advertised)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,16 @@ def test_a_log_is_written_and_read_with_keys_and_shown_without(console: Console,
     assert {record["encryptedWith"] for record in console.records("log", "read", "encrypted-log")} == {"2026-11"}
 
 
+def test_entries_for_another_program_are_an_error_without_the_key(console: Console, keys: Path, lines: Path) -> None:
+    """A format without a place for "this is encrypted" would give a program ciphertext for data."""
+    console.json("log", "append", "piped-log", lines, "--encryption-key-file", keys)
+    (ledger,) = console.json("log", "show", "piped-log")["ledgers"]
+    for command in (("log", "read", "piped-log"), ("ledger", "read", ledger["ledger"])):
+        as_frames = (*command, "--format", "length-prefixed")
+        assert "two in clear" in console.text(*as_frames, "--encryption-key-file", keys)
+        assert_one_line(console.fails(1, *as_frames), "'2026-11'", "--encryption-key-file", "--format json")
+
+
 def test_a_wrong_key_is_one_line_that_names_option_and_key(
     console: Console, keys: Path, lines: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.console.process import ConsoleProcess, Page, Visitor
 
 pytestmark = pytest.mark.cluster
 
-TOKEN = "correct horse battery staple"
+TOKEN = "correct-horse-battery-staple"
 
 
 def test_answers_forbid_foreign_content_and_frames(console: ConsoleProcess) -> None:

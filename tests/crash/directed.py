@@ -44,7 +44,7 @@ def crash_reused_journals() -> None:
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
 
 
-def add_alone_behind_a_fence() -> None:
+def single_add_after_a_fence() -> None:
     """Send a fenced ledger one plain add after another, each alone, as its old writer would.
 
     Raises:
@@ -62,7 +62,7 @@ def add_alone_behind_a_fence() -> None:
             raise Violation(f"entry {entry_id} was added to a ledger that was fenced before")
 
 
-def crash_behind_a_mark_of_deferred_adds() -> None:
+def crash_after_a_mark_of_deferred_adds() -> None:
     """Move the mark after adds that nothing else made durable, and cut the power.
 
     Raises:

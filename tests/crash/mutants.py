@@ -306,7 +306,7 @@ MUTANTS = (
         "single add through a fence",
         "S01: the way of adds that come alone forgets the fence",
         planted.single_add_through_fence,
-        directed.add_alone_behind_a_fence,
+        directed.single_add_after_a_fence,
     ),
     _crash(
         "single add not journaled", "an add that comes alone is answered from memory", planted.unjournaled_single_add

@@ -29,9 +29,9 @@ from tests.crash.hunting import (
 COMMIT_MUTANTS = (
     Mutant(
         "mark not forced",
-        "a mark is taken that a deferred group is in front of; its journal goes before it is durable",
+        "a mark is taken that comes after a deferred group; the journal of this group goes before it is durable",
         planted_commits.mark_not_forced,
-        directed.crash_behind_a_mark_of_deferred_adds,
+        directed.crash_after_a_mark_of_deferred_adds,
     ),
     Mutant(
         "commit not synced",
@@ -65,7 +65,7 @@ COMMIT_MUTANTS = (
     ),
     Mutant(
         "held records handed over last",
-        "a mark is taken in front of records that it covers",
+        "a mark is taken that comes before records which it covers",
         planted_commits.held_handed_over_last,
         hunt_crashes,
     ),

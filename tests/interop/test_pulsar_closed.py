@@ -231,7 +231,7 @@ def test_trimmed_ledgers_are_deleted(broker: PulsarBroker, closed: ClosedCluster
             found = {ledger for ledger in client.ledgers() if is_of(client, ledger, "public/trimmed/persistent/short")}
             return len(kept) == 1 and found <= kept
 
-        wait_until(first_is_gone, "the ledgers that nobody needs to be deleted", SECONDS)
+        wait_until(first_is_gone, "the unused ledgers to be deleted", SECONDS)
 
 
 def is_of(client: Client, ledger: int, name: str) -> bool:

@@ -130,7 +130,7 @@ def test_full_connection_holds_callers_back_only_if_its_bookie_may() -> None:
         assert bench.window.is_full()
         for _ in range(2):
             bench.writer.take(bench.writer.core.on_tick(3 * SECOND_NS, congested=[2]))
-        assert not bench.window.is_full(), "a bookie that is left out holds nobody back"
+        assert not bench.window.is_full(), "a bookie that is left out delays no other"
         bench.congested = (2, 0)
         assert bench.window.is_full()
         bench.congested = ()

@@ -177,7 +177,7 @@ def test_log_can_be_read_up_to_the_last_confirmed_entry_of_its_first_open_ledger
     assert log.call(reading.latest) == Position(2, 3, 4), "a ledger that is gone counts as closed"
     log.start = Position(2, 3, 4)
     log.ledgers[2].end_entry = 3
-    assert log.call(reading.latest) == Position(2, 3, 4), "never in front of the start"
+    assert log.call(reading.latest) == Position(2, 3, 4), "never before the start"
 
 
 def test_open_ledger_that_was_closed_meanwhile_is_passed() -> None:

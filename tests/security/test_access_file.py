@@ -66,9 +66,33 @@ def test_tokens_and_certificates_have_the_roles_of_their_lines(tmp_path: Path) -
     assert file.role_of(Principal("CN=The Boss", "certificate")) is Role.NONE
 
 
-def test_a_file_of_one_word_or_line_is_one_token_that_may_do_everything(tmp_path: Path) -> None:
-    file = AccessFile(written(tmp_path, "correct horse battery staple\n"), "--token-file")
-    assert file.of_token("correct horse battery staple") == (Principal("token", "token"), Role.DESTROY)
+def test_a_file_of_one_word_is_one_token_that_may_do_everything(tmp_path: Path) -> None:
+    digest = hashlib.sha256(HASHED.encode()).hexdigest()
+    for word, token in ((HASHED, HASHED), (f"sha256:{digest}", HASHED), ("aB3+/~._-c0pQ9Zw==", "aB3+/~._-c0pQ9Zw==")):
+        file = AccessFile(written(tmp_path, f"# may do everything\n{word}\n"), "--token-file")
+        assert file.of_token(token) == (Principal("token", "token"), Role.DESTROY)
+
+
+def test_an_error_message_in_place_of_the_rules_is_not_a_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise everyone who knows the error message of the program that writes the file could delete ledgers."""
+    clock = Clock()
+    path = written(tmp_path, f"token read x {SECRET}")
+    file = AccessFile(path, KEY, clock)
+    for message in (
+        "404 page not found",
+        "Tokn operate amy the-token-of-amy",
+        "permission denied\treading the vault",
+        '{"errors":["permission_denied"]}',
+        "<h1>Forbidden</h1>",
+    ):
+        written(tmp_path, message)
+        clock.now += REFRESH_S
+        assert file.of_token(message) is None
+        assert file.of_token(SECRET) == (Principal("x", "token"), Role.READ)
+    assert "line 1: it must begin with token or certificate" in caplog.text
+    assert "line 1 must be: token ROLE NAME TOKEN" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,22 @@ def test_where_no_host_is_set_credentials_open_the_server_to_others(tmp_path: Pa
     assert configure({**keys, **certificates}).http.host == "0.0.0.0"
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_a_bookie_that_serves_this_host_alone_has_its_http_server_there_too(tmp_path: Path, address: str) -> None:
+    """With credentials, too, `bkspark local` opens no port to other hosts: tokens would cross the network in clear."""
+    keys = {
+        "httpServerEnabled": "true",
+        "statsProviderClass": "PrometheusMetricsProvider",
+        "httpServerAccessFile": access_file(tmp_path),
+        "advertisedAddress": address,
+        "allowLoopback": "true",
+    }
+    local = configure(keys)
+    assert (local.http.host, local.http.metrics_host) == ("127.0.0.1", "127.0.0.1")
+    assert configure({**keys, "httpServerHost": "0.0.0.0"}).http.host == "0.0.0.0"
+    assert configure({**keys, "listeningInterface": "eth0"}).http.host == "0.0.0.0"
+
+
 # ---- pages of browsers ----
 
 

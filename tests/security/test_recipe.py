@@ -97,7 +97,7 @@ def test_recipe_makes_a_closed_cluster(tmp_path: Path) -> None:
 
 def test_recipe_with_passwords_lets_no_client_in_without_one(tmp_path: Path) -> None:
     code, printed, errors = run(tmp_path, bookies_script(free_ports(1)[0], with_passwords=True))
-    assert printed == ["log clicks has 1 more entries, 5 B", "hello"], errors
+    assert printed == ["log clicks has 1 more entries, 5 B", "hello", "1 ledgers, nothing is missing"], errors
     assert code == 1, errors
     assert "authenticated clients" in errors, "the last command says why it failed"
     assert (tmp_path / "jaas.conf").stat().st_mode & 0o777 == 0o600

@@ -162,7 +162,7 @@ def _step(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[str]:
         yield f"{len(old)} fragments became {len(new)}"
     for fragment in new:
         if len(set(fragment.bookies)) != after.ensemble_size:
-            yield f"a bookie stands twice in {fragment.bookies}"
+            yield f"a bookie is twice in {fragment.bookies}"
 
 
 def replicas(ledger: LedgerHistory) -> Iterator[str]:

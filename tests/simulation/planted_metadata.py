@@ -49,7 +49,7 @@ def own_write_is_a_conflict() -> Plant:
         try:
             return await self._tree.set(path, data, version)
         except MetadataError:
-            raise MetadataVersion("somebody else's") from None
+            raise MetadataVersion("another client's") from None
 
     def on_metadata_conflict(old: Any, self: WriterCore, current: LedgerMetadata, version: int) -> Any:
         # It would look for the ensemble that it proposed, and find that the change is its own.

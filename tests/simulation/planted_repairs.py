@@ -79,12 +79,13 @@ def copied_as_an_owner() -> Plant:
 
 
 def damage_copied() -> Plant:
-    def opened(
-        self: EntryDigest, buffer: Any, starts: np.ndarray, ends: np.ndarray, ledger_id: int, entry_ids: np.ndarray
-    ) -> OpenedEntries:
-        return OpenedEntries(memoryview(buffer), starts, ends, np.empty(0), None)
+    def unchecked(old: Any, self: EntryDigest, buffer: Any, starts: np.ndarray, ends: np.ndarray, *ids: Any) -> Any:
+        if self.given_from or not len(starts):
+            return old(self, buffer, starts, ends, *ids)
+        fronts = np.stack([np.frombuffer(buffer, self._front, 1, start)[0] for start in starts.tolist()])
+        return OpenedEntries(memoryview(buffer), starts, ends, fronts, None)
 
-    return replaced(copying.RawEntryDigest, "open_entries", opened)
+    return around(EntryDigest, "open_entries", unchecked)
 
 
 # ---- metadata ----

@@ -335,7 +335,7 @@ def test_topic_that_was_deleted_may_come_back_under_a_stream(
     assert any("does not exist" in record.message for record in caplog.records)
     caplog.clear()
     assert [query.batch(), query.batch()] == ["", ""]
-    assert not caplog.records, "told once"
+    assert not caplog.records, "reported once"
     StoredTopic(client, str(topic.name)).ledger(numbered(1))
     assert [query.batch(), query.batch()] == ["", "1"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from bkspark.entries import EntryBatch
 from bkspark.wire.crc import GAP_BYTES_MAX, RUN_ENTRIES_MIN
-from bkspark.wire.digest import HEADER_BYTES, DigestType, EntryDigest, RawEntryDigest
+from bkspark.wire.digest import HEADER_BYTES, DigestType, EntryDigest
 
 LEDGER, FIRST = 5, 250
 CRCS = [DigestType.CRC32, DigestType.CRC32C]
@@ -121,5 +121,5 @@ def test_upper_half_of_a_crc32_must_be_zero_in_a_run_too():
 
 def test_whole_entries_of_a_run_are_handed_out_as_they_are_stored():
     buffer, starts, ends = stored_entries(EntryDigest(DigestType.CRC32C, b""), [20] * COUNT + [7])
-    found = opened(RawEntryDigest(DigestType.CRC32C, b""), buffer, starts, ends)
+    found = opened(EntryDigest(DigestType.CRC32C, b"", gives_stored=True), buffer, starts, ends)
     assert list(found.to_batch(LEDGER, FIRST)) == [bytes(buffer[a:b]) for a, b in zip(starts, ends)]
