@@ -280,10 +280,10 @@ class Compactor:
         ledger_ids, entry_ids, positions = moved
         every = np.arange(len(ledger_ids))
         left = []
-        for groups in with_pauses(_few_at_a_time(collections.deque(rows_by_ledger(ledger_ids)))):
+        for groups in _few_at_a_time(collections.deque(rows_by_ledger(ledger_ids))):
             with self._store.writing:
                 updates = []
-                for ledger_id, of_ledger in groups:
+                for ledger_id, of_ledger in with_pauses(groups):
                     try:
                         with _blocked_by_disk():
                             rows = self._replaced_rows(intent, ledger_id, entry_ids, every[of_ledger], index)
