@@ -265,6 +265,9 @@ async def _form(request: web.Request) -> Mapping[str, object]:
     form_s = request.app[LIMITS].form_s
     try:
         async with asyncio.timeout(form_s):
+            if request.transport is None:
+                # aiohttp would raise a RuntimeError.
+                raise ConnectionResetError
             return await request.post()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"this form did not come within {form_s:g} s") from None

@@ -218,6 +218,23 @@ def test_a_form_that_does_not_come_is_answered() -> None:
     served(act, ConsoleLimits(idle_s=60.0, form_s=0.2))
 
 
+def test_closing_a_connection_whose_form_is_not_read_yet_is_not_reported_as_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Room for a new connection is made by closing one whose request has not begun."""
+
+    def act(port: int, seen: Served) -> None:
+        for _ in range(50):
+            # The console may refuse a connection before its form is sent.
+            with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
+                for _ in range(10):
+                    opened.enter_context(peer_of(port, f"{FORM}Content-Length: 500\r\n\r\nabc"))
+        wait_until(lambda: status_or_none(port) == 200, "the forms to be gone")
+
+    served(act, ConsoleLimits(idle_s=60.0, connections=1))
+    assert "Error handling request" not in caplog.text
+
+
 @pytest.mark.cluster
 def test_silent_peers_and_half_forms_leave_the_console_to_others(console_cluster: Cluster, tmp_path: Path) -> None:
     """Each was kept for ever, up to the files that the process may open; each form was a traceback."""
