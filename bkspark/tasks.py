@@ -49,21 +49,20 @@ class SharedAttempts:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         """Held during an attempt."""
-        self._failures = 0
-        """How many attempts have failed."""
-        self._last: Exception | None = None
-        """The failure of the last attempt that failed; None: none did."""
+        self._failure: Exception | None = None
+        """Why the last attempt failed; None: it succeeded, or there was none."""
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[None]:
         """Wait for other attempts, then make one inside the context. Raises the failure of one that ended meanwhile."""
-        failures = self._failures
+        before = self._failure
         async with self.lock:
-            if self._last is not None and self._failures > failures:
-                raise self._last
+            if self._failure is not None and self._failure is not before:
+                # Without the traceback of the attempt, which would grow with each caller.
+                raise self._failure.with_traceback(None)
             try:
                 yield
             except Exception as error:
-                self._failures += 1
-                self._last = error
+                self._failure = error
                 raise
+            self._failure = None

@@ -12,12 +12,15 @@ from rocksdict import AccessType, Options, Rdict
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
+from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex, KeyValueView
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
+from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+from tests.crash.simulated_key_values import SimulatedKeyValues
 
 LEDGERS = 5000
 
@@ -120,25 +123,30 @@ def test_damage_that_is_found_after_ledgers_were_removed_does_not_fail_their_rem
             index.close()
 
 
-def test_a_removed_ledger_is_known_by_its_header_alone(index: KeyValueIndex) -> None:
+class SearchedKeyValues(SimulatedKeyValues):
+    """A store with a list of the searches for last keys."""
+
+    def __init__(self, files: SimulatedFiles, directory: str) -> None:
+        super().__init__(files, directory)
+        self.searched: list[bytes] = []
+
+    def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        self.searched.append(first)
+        return super().last(first, end)
+
+
+def test_a_removed_ledger_is_known_by_its_header_alone() -> None:
     """To look for its last position would step over all ledgers that were removed beside it."""
-    index.remove(7)
-    searched: list[bytes] = []
-
-    class Searched:
-        """The store of the index, with a list of the searches."""
-
-        def __init__(self, store: KeyValues) -> None:
-            self.get = store.get
-            self._last = store.last
-
-        def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-            searched.append(first)
-            return self._last(first, end)
-
-    view = KeyValueView(index.path, Searched(index._key_values))  # type: ignore[arg-type]
+    files = SimulatedFiles(SimulatedDisk())
+    files.make_directory("/positions")
+    store = SearchedKeyValues(files, "/positions")
+    block = index_format.encode_block(np.ones(3, np.int64))
+    for ledger_id in (7, 8):
+        store.write([(index_format.header_key(ledger_id), b""), (index_format.block_key(ledger_id, 0), block)])
+    store.write([], [(index_format.header_key(7), index_format.header_key(7) + b"\0"), index_format.blocks_of(7)])
+    view = KeyValueView("/positions", store)
     assert view.last_entry(7) == NO_ENTRY
     assert view.positions(7, 0, 3).tolist() == []
-    assert searched == []
-    assert view.last_entry(8) == 0
-    assert len(searched) == 1
+    assert store.searched == []
+    assert view.last_entry(8) == 2
+    assert len(store.searched) == 1

@@ -16,7 +16,7 @@ from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import CachedSource
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.interface import LookResult
+from bookie_service.storage.ledgers.interface import Ledger, LookResult
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.history import History
@@ -168,12 +168,8 @@ def test_look_that_passes_the_end_of_a_page_of_the_index_finds_both_sides(last: 
     assert (rows, found.missing.tolist(), found.odd.tolist()) == (list(range(len(asked))), [], [])
 
 
-@pytest.mark.parametrize("offset", [5, 1 << 20])
-@pytest.mark.parametrize("is_there", [True, False], ids=["log", "no log"])
-def test_position_that_leads_to_no_entry_is_left_to_a_single_read_and_hurts_no_other(
-    is_there: bool, offset: int
-) -> None:
-    """The single read reports the damage."""
+def _six_flushed() -> tuple[BookieTwin, Ledger]:
+    """Return a bookie with six entries of LEDGER in an entry log, and the ledger."""
     setup = Setup()
     twin = BookieTwin(setup.new_disk(), setup, History())
     for entry_id in range(6):
@@ -181,6 +177,16 @@ def test_position_that_leads_to_no_entry_is_left_to_a_single_read_and_hurts_no_o
     twin.checkpoint()
     ledger = twin.store.ledger(LEDGER)
     assert ledger is not None
+    return twin, ledger
+
+
+@pytest.mark.parametrize("offset", [5, 1 << 20])
+@pytest.mark.parametrize("is_there", [True, False], ids=["log", "no log"])
+def test_position_that_leads_to_no_entry_is_left_to_a_single_read_and_hurts_no_other(
+    is_there: bool, offset: int
+) -> None:
+    """The single read reports the damage."""
+    twin, ledger = _six_flushed()
     log_id = int(twin.store.index.positions(LEDGER, 0, 1)[0]) >> 32
     torn = np.array([((log_id if is_there else 77) << 32) + offset], np.int64)
     with twin.store.writing:
@@ -200,13 +206,7 @@ def test_position_that_leads_to_no_entry_is_left_to_a_single_read_and_hurts_no_o
 
 @pytest.mark.parametrize("length", [-1, 0, 15, 1 << 20])
 def test_entry_whose_length_is_damaged_is_left_to_a_single_read(length: int) -> None:
-    setup = Setup()
-    twin = BookieTwin(setup.new_disk(), setup, History())
-    for entry_id in range(6):
-        twin.serve(SILENT, add_frame(KEY, entry(LEDGER, entry_id, 20)))
-    twin.checkpoint()
-    ledger = twin.store.ledger(LEDGER)
-    assert ledger is not None
+    twin, ledger = _six_flushed()
     at = int(twin.store.index.positions(LEDGER, 3, 1)[0])
     file = SimulatedFiles(twin.disk).open(str(twin.store.logs.path(at >> 32)))
     file.write([struct.pack(">i", length)], (at & 0xFFFFFFFF) - 4)

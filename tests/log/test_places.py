@@ -137,7 +137,7 @@ def test_places_are_those_of_the_plain_list(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_registered_reader_lags_behind_by_the_entries_of_the_plain_list(seed: int) -> None:
+def test_lag_of_a_registered_reader_is_the_entries_that_the_plain_list_has_after_it(seed: int) -> None:
     log = random_log(seed)
     ends = log.ends()
     for at, position in enumerate(ends):

@@ -75,9 +75,11 @@ class KeyValueView:
         return found
 
     def last_entry(self, ledger_id: int) -> int:
-        if not self.has(ledger_id):
-            # Looking for its last key would step over all ledgers before it that were removed, 1 us each.
-            return NO_ENTRY
+        # To look for the last key of a removed ledger would step over all removed ledgers before it, 1 us each.
+        return self._last_held(ledger_id) if self.has(ledger_id) else NO_ENTRY
+
+    def _last_held(self, ledger_id: int) -> int:
+        """Return the last entry of a ledger that has a header."""
         last = self._key_values.last(*index_format.blocks_of(ledger_id))
         if last is None:
             return NO_ENTRY
@@ -200,7 +202,7 @@ class KeyValueIndex(KeyValueView):
 
     def stored(self, ledger_id: int) -> StoredLedger:
         header = self.header(ledger_id)
-        return StoredLedger(header, NO_ENTRY if header is None else self.last_entry(ledger_id), is_whole=True)
+        return StoredLedger(header, NO_ENTRY if header is None else self._last_held(ledger_id), is_whole=True)
 
     def lost(self, ledger_id: int) -> str:
         # A store that lacks anything is not opened.
