@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.statistics_cost import BURSTS, Measured, compare
+from benchmarks.statistics_cost import BURSTS, Client, Measured, compare
 from bkspark.security.authorization import LedgerFacts, parse_rules
 from bkspark.wire import v2
 from bookie_service.engine.authorization import Authorization, Found
@@ -31,20 +31,20 @@ def _look_up(ledger_id: int, on_found: Callable[[Found], None]) -> None:
     asyncio.get_running_loop().call_soon(on_found, LedgerFacts(ledger_id, "mine", master_key=KEY))
 
 
-def add_to_many_ledgers(measured: Measured) -> None:
+def add_to_many_ledgers(client: Client) -> None:
     """Add one entry of 1 KiB to each of 64 ledgers at once, 50 times."""
     for _ in range(50):
-        measured.peer.send(b"".join(adds(ledger_id, measured.next_entry, [b"x" * 1024]) for ledger_id in _LEDGERS))
-        measured.peer.replies(len(_LEDGERS))
-        measured.next_entry += 1
+        client.peer.send(b"".join(adds(ledger_id, client.next_entry, [b"x" * 1024]) for ledger_id in _LEDGERS))
+        client.peer.replies(len(_LEDGERS))
+        client.next_entry += 1
 
 
-def read_from_many_ledgers(measured: Measured) -> None:
+def read_from_many_ledgers(client: Client) -> None:
     """Read the last entry of each of 64 ledgers at once, 100 times."""
     request = b"".join(v2.encode_reads(ledger_id, np.array([v2.LAST_ENTRY]), 0, None) for ledger_id in _LEDGERS)
     for _ in range(100):
-        measured.peer.send(request)
-        measured.peer.replies(len(_LEDGERS))
+        client.peer.send(request)
+        client.peer.replies(len(_LEDGERS))
 
 
 def main() -> None:
