@@ -131,8 +131,8 @@ def choose_replacements(
     slots = sorted(failed_slots)[: len(spare)]
     if not slots:
         return {}
-    usable = _preferred(spare, len(slots), random, topology)
     kept = [bookie for slot, bookie in enumerate(ensemble) if slot not in failed_slots]
+    usable = _preferred(spare, len(slots), random, topology, kept)
     place_of = _places([*usable, *kept], topology)
     bookies = _by_place(usable, place_of)
     hosts_matter = any(place.host for place in bookies)
@@ -155,13 +155,32 @@ def choose_replacements(
     return dict(zip(slots, _fill(chosen, bookies, random)))
 
 
-def _preferred(bookies: Collection[str], count: int, random: RandomSource, topology: Topology) -> list[str]:
-    """Return the bookies that are not avoided, and as many avoided ones as `count` requires."""
-    good = sorted(bookie for bookie in bookies if bookie not in topology.avoided)
-    if len(good) >= count:
-        return good
-    others = sorted(set(bookies) - set(good))
-    return sorted([*good, *random.sample(others, count - len(good))])
+def _preferred(
+    bookies: Collection[str], count: int, random: RandomSource, topology: Topology, kept: Sequence[str] = ()
+) -> list[str]:
+    """Return the bookies that are not avoided, and as many avoided ones as `count` requires.
+
+    Avoided ones are those that add racks and hosts to the others and to the `kept` members of the ensemble.
+    """
+    chosen = sorted(bookie for bookie in bookies if bookie not in topology.avoided)
+    if len(chosen) >= count:
+        return chosen
+    racks = Counter(topology.rack_of(bookie) for bookie in (*chosen, *kept))
+    hosts = Counter(topology.host_of(bookie) for bookie in (*chosen, *kept))
+
+    def crowding(bookie: str) -> tuple[bool, int, int]:
+        rack = racks[topology.rack_of(bookie)]
+        return rack > 0, hosts[topology.host_of(bookie)], rack
+
+    others = sorted(set(bookies) - set(chosen))
+    untaken = random.sample(others, len(others))
+    for _ in range(count - len(chosen)):
+        best = min(untaken, key=crowding)
+        untaken.remove(best)
+        chosen.append(best)
+        racks[topology.rack_of(best)] += 1
+        hosts[topology.host_of(best)] += 1
+    return sorted(chosen)
 
 
 def _places(bookies: Sequence[str], topology: Topology) -> dict[str, Place]:

@@ -237,6 +237,41 @@ def test_replacements_share_no_host_with_a_copy_where_any_choice_avoids_it(sizes
             assert score(chosen[slot]) == max(map(score, set(racks) - set(ensemble)))
 
 
+@pytest.mark.parametrize("sizes", HOSTS)
+def test_avoided_bookies_fill_an_ensemble_as_widely_as_any_of_them_could(sizes):
+    """"No two bookies of a write set are on one host while enough hosts exist": avoided ones, too, fill it so."""
+    racks = on_hosts(sizes)
+    source = random.Random(10)
+    for size in range(2, len(racks)):
+        good = set(source.sample(sorted(racks), source.randrange(size)))
+        topology = Topology(racks, avoided=frozenset(set(racks) - good))
+        filled = [some for some in itertools.combinations(sorted(racks), size) if good <= set(some)]
+        best = max((min(2, in_racks), on) for some in filled for in_racks, on in [reached(some, racks, size)])
+        for _ in range(5):
+            ensemble = choose_ensemble(set(racks), size, size, source, topology)
+            assert good <= set(ensemble)
+            in_racks, on = reached(ensemble, racks, size)
+            assert (min(2, in_racks), on) == best
+
+
+@pytest.mark.parametrize("sizes", HOSTS)
+def test_avoided_replacements_share_no_host_with_a_copy_where_any_of_them_does_not(sizes):
+    racks = on_hosts(sizes)
+    source = random.Random(11)
+    topology = Topology(racks, avoided=frozenset(racks))
+    for size in range(2, len(racks)):
+        ensemble = source.sample(sorted(racks), size)
+        for slot in range(size):
+            others = {bookie.partition(":")[0] for bookie in [*ensemble[:slot], *ensemble[slot + 1 :]]}
+            spare = {bookie.partition(":")[0] for bookie in set(racks) - set(ensemble)}
+            (chosen,) = choose_replacements(ensemble, [slot], set(racks), size, source, topology).values()
+            in_racks = {racks[bookie] for bookie in [*ensemble[:slot], *ensemble[slot + 1 :]]}
+            if len(in_racks) == 1 and any(racks[bookie] not in in_racks for bookie in set(racks) - set(ensemble)):
+                assert racks[chosen] not in in_racks
+            elif spare - others:
+                assert chosen.partition(":")[0] not in others
+
+
 def test_host_of_a_bookie_is_its_id_without_the_port_unless_it_is_known():
     topology = Topology(hosts={"first": "h1"})
     assert topology.host_of("10.0.0.1:3181") == topology.host_of("10.0.0.1:3182") == "10.0.0.1"
