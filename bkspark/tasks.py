@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -32,6 +32,13 @@ def forget_failure(task: asyncio.Future[Any]) -> None:
     """Retrieve the exception of a finished task, so that asyncio does not warn that it was never retrieved."""
     if not task.cancelled():
         task.exception()
+
+
+async def end_all(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until each has ended. Their failures are not raised."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:

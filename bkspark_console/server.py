@@ -16,6 +16,7 @@ from bkspark.cli.console_limits import ConsoleLimits
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError
 from bkspark.security.access_file import AccessFile
+from bkspark.tasks import end_all
 from bkspark_console.access import ACTIONS, VIEW
 from bkspark_console.actions import Actions
 from bkspark_console.bookie_http import BookieHttp
@@ -77,8 +78,7 @@ def application(
     async def sampling(app: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(_sample(view, options.sample_s))
         yield
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_all([task])
         await view.http.close()
 
     app.cleanup_ctx.append(sampling)

@@ -22,6 +22,7 @@ from bkspark.cli.output import print_json
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, render
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.one_line import one_line
+from bkspark.tasks import end_all
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -133,8 +134,7 @@ async def _live(screen: Any, arguments: argparse.Namespace) -> None:
                 elif key == -1:
                     await asyncio.sleep(KEYS_S)
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            await end_all([looking])
 
 
 def _draw(screen: Any, view: TopView, sort: str, offset: int) -> None:

@@ -24,6 +24,7 @@ from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.net.responses import joined
 from bkspark.net.v3_channel import LacResponse
 from bkspark.options import DAY_S
+from bkspark.tasks import end_all
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
 
@@ -66,9 +67,7 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             if core.is_covered:
                 break
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tasks)
     return core.result()
 
 

@@ -28,6 +28,7 @@ from bkspark.errors import (
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool
 from bkspark.net.responses import BAD_DIGEST, EntryResponses
+from bkspark.tasks import end_all
 from bkspark.wire import v2
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
@@ -192,6 +193,4 @@ async def read_ahead(
             yield result
     finally:
         if ahead:
-            for _, task in ahead:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+            await end_all([task for _, task in ahead])

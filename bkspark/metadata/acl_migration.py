@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from bkspark.errors import MetadataAccessDenied, MetadataVersion, NoSuchNode
 from bkspark.metadata.acls import AclList, closed_list, is_same
 from bkspark.metadata.zookeeper import ZooKeeperTree
+from bkspark.tasks import end_all
 
 AT_ONCE = 64
 """Nodes that are visited concurrently: each takes two or three round trips to ZooKeeper."""
@@ -83,9 +84,7 @@ async def walk(
                 waiting += task.result()
                 progress(walked)
     finally:
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
+        await end_all(working)
     return walked
 
 

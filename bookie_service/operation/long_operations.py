@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from bkspark.errors import BookKeeperError, TooManyRequests
+from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -110,9 +111,7 @@ class LongOperations:
 
     async def close(self) -> None:
         """End the operations that run or wait."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
 
     async def _run(self, operation: LongOperation, lane: str, work: Work) -> None:
         try:

@@ -17,6 +17,7 @@ from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
+from bkspark.tasks import end_all
 from bookie_service.replication.auditor import Auditor
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.options import AutoRecoveryOptions
@@ -98,7 +99,5 @@ class AutoRecovery:
 
     async def stop(self) -> None:
         """End. The session's locks and candidacy end with it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         await self._cluster.close()

@@ -30,6 +30,7 @@ from bkspark.errors import (
     SessionExpired,
 )
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import CopyBudget
@@ -221,9 +222,7 @@ class Drain:
                 watching.result()
             moving.result()
         finally:
-            for task in (moving, watching):
-                task.cancel()
-            await asyncio.gather(moving, watching, return_exceptions=True)
+            await end_all((moving, watching))
         with contextlib.suppress(DrainCancelled):
             await self._store_progress(is_last=True)
         if self._unreadable is not None:
@@ -322,9 +321,7 @@ class Drain:
         try:
             await asyncio.gather(*lanes)
         finally:
-            for task in lanes:
-                task.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
+            await end_all(lanes)
 
     async def _move(self, ledger_id: int) -> None:
         """Move what a ledger has at the bookie, under the ledger's lock. Raises MetadataError if the store failed."""

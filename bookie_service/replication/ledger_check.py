@@ -26,6 +26,7 @@ from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuc
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.reader import last_entries
 from bkspark.ledger.stored import ReplicaReader
+from bkspark.tasks import end_all
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication.containment import UnexpectedErrors
@@ -159,9 +160,7 @@ class LedgerCheck:
                         self.ledgers += 1
                         yield found
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_all(tasks)
 
     async def check(self, ledger_id: int) -> LedgerFindings | None:
         """Return what one ledger lacks; None: it does not exist, or no longer.

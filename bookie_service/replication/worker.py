@@ -30,6 +30,7 @@ from bkspark.metadata.repair_reports import (
 )
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.copying import CopyBudget
@@ -250,9 +251,7 @@ class ReplicationWorker:
         try:
             await asyncio.gather(*lanes)
         finally:
-            for task in lanes:
-                task.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
+            await end_all(lanes)
         self._log.tick(len(listed) - done, is_last=True)
         return done
 

@@ -239,7 +239,7 @@ def test_replacements_share_no_host_with_a_copy_where_any_choice_avoids_it(sizes
 
 @pytest.mark.parametrize("sizes", HOSTS)
 def test_avoided_bookies_fill_an_ensemble_as_widely_as_any_of_them_could(sizes):
-    """"No two bookies of a write set are on one host while enough hosts exist": avoided ones, too, fill it so."""
+    """ "No two bookies of a write set are on one host while enough hosts exist": avoided ones, too, fill it so."""
     racks = on_hosts(sizes)
     source = random.Random(10)
     for size in range(2, len(racks)):
