@@ -72,6 +72,15 @@ def parse_host_port(text: str) -> tuple[str, int]:
     if ":" in host or "[" in host:
         # Peers write an IPv6 host without the brackets, too.
         return str(ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))), int(port)
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or not _has_labels(host):
         raise ValueError(f"{text!r} is not host:port: no host has such a name")
     return host, int(port)
+
+
+def _has_labels(host: str) -> bool:
+    """Return whether a name can be looked up: the resolver takes labels of 1 to 63 characters."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True

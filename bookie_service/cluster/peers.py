@@ -54,9 +54,10 @@ class ClusterPeers:
 
 
 async def _addresses_of(host: str) -> frozenset[str]:
-    """Return the addresses of a host; empty: its name is unknown."""
+    """Return the addresses of a host; empty: its name is unknown, or no host can have it."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
+        # A peer registers what its operator configured, such as a name with an empty label.
         return frozenset()
     return frozenset(str(address[0]) for *_, address in found)

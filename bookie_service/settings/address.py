@@ -105,7 +105,7 @@ def _host_address() -> str:
     name = socket.gethostname()
     try:
         return socket.gethostbyname(name)
-    except OSError:
+    except (OSError, UnicodeError):
         raise _NoAddress(
             f"this host's name {name!r} has no address: set advertisedAddress or listeningInterface"
         ) from None

@@ -80,6 +80,22 @@ def test_bookie_whose_name_has_no_address_hides_no_other_one(error: OSError, fou
     asyncio.run(look())
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, ".b"])
+def test_registration_with_a_name_that_no_host_can_have_hides_no_other_bookie(host: str) -> None:
+    """A label has 1 to 63 characters (RFC 1035, 2.3.4). Python raises a UnicodeError for others, not a gaierror."""
+
+    async def look() -> None:
+        registry = BookieRegistry(MemoryStore().session(), URI)
+        await registry.initialize_cluster()
+        await registry.register("a", BookieAddress("127.0.0.1", 1))
+        await registry.register("b", BookieAddress(host, 1))
+        peers = ClusterPeers(registry)
+        await peers.refresh()
+        assert peers.addresses == {"127.0.0.1"}
+
+    asyncio.run(look())
+
+
 def test_bookie_is_registered_once_it_has_entered_and_not_before() -> None:
     async def test(bench: Bench) -> None:
         await bench.registry.initialize_cluster()

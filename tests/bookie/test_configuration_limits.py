@@ -35,7 +35,7 @@ HUGE = (1 << 63, -(1 << 63) - 1, 10**5000)
 NO_FLAGS = ("maybe", "2", "10", "tru", "ture", "yes please", "NaN", "trüe", "true\nfalse")
 WRONG_TEXTS = {
     "bookieId": ("a b", "..", "readonly", "a/b", "x" * 5000 + "!"),
-    "advertisedAddress": ("a b", "h/i", "h,i", "a]"),
+    "advertisedAddress": ("a b", "h/i", "h,i", "a]", "a..b", "x" * 64),
     "metadataServiceUri": ("zk", "http://h/ledgers", "zk://", "zk://h", "zk://h:0/l", "zk://h:x/l", "zk+other://h/l"),
     "zkServers": ("h:0", "h:65536", "h:x", "a b", ",", "h:" + "9" * 5000),
     "zkLedgersRootPath": ("ledgers", "/", "//", "/a//b", "/a/../b"),
