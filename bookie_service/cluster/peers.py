@@ -6,12 +6,13 @@ They are looked up at intervals. If a look-up fails, the last addresses stay in 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 
 from bkspark.errors import BookKeeperError
+from bkspark.log_limit import place_of
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.tasks import end_all
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +35,7 @@ class ClusterPeers:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_all([self._task])
 
     async def _run(self) -> None:
         while True:
@@ -44,6 +43,12 @@ class ClusterPeers:
                 await self.refresh()
             except (BookKeeperError, OSError) as error:
                 logger.info("the addresses of the cluster's bookies cannot be looked up now: %s", error)
+            except Exception as error:
+                # The bookies that join later must be known, too.
+                logger.exception(
+                    "the addresses of the cluster's bookies cannot be looked up because of an unexpected error",
+                    extra={"kind": place_of(error)},
+                )
             await asyncio.sleep(self._interval_s)
 
     async def refresh(self) -> None:

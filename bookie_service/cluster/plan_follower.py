@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable
 
 from bkspark.errors import MetadataError, MetadataFormat
-from bkspark.log_limit import RepeatedFailure
+from bkspark.log_limit import RepeatedFailure, place_of
 from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
+from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class PlanFollower:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         """Follows the plan; None before `start`."""
+        self._end_watch: Callable[[], None] | None = None
+        """Ends the watch of the plan's node; None: it is not watched yet. Set once."""
 
     async def start(self) -> None:
         """Follow the plan as it is now, then its changes, until `stop`."""
@@ -56,30 +59,39 @@ class PlanFollower:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_all([self._task])
 
     async def _run(self) -> None:
-        end_watch: Callable[[], None] | None = None
         try:
             while True:
                 self._wake.clear()
                 try:
-                    if end_watch is None:
-                        end_watch = await self._plans.watch(self._bookie_id, self._wake.set)
-                    await self._refresh()
-                    self._failure.worked()
+                    pause_s = await self._look()
+                except Exception as error:
+                    # Later plans must be followed: one of them may end a drain.
+                    logger.exception(
+                        "the plan for this bookie cannot be followed because of an unexpected error",
+                        extra={"kind": place_of(error)},
+                    )
                     pause_s = _INTERVAL_S
-                except (MetadataError, OSError) as error:
-                    self._failure.failed(error)
-                    pause_s = _INTERVAL_S if isinstance(error, MetadataFormat) else _RETRY_S
-                    with contextlib.suppress(OSError):
-                        self._change(self._plan)
                 await self._sleep(pause_s)
         finally:
-            if end_watch is not None:
-                end_watch()
+            if self._end_watch is not None:
+                self._end_watch()
+
+    async def _look(self) -> float:
+        """Follow the plan as it is now, or the last one if it cannot be read. Return the pause until the next look."""
+        try:
+            if self._end_watch is None:
+                self._end_watch = await self._plans.watch(self._bookie_id, self._wake.set)
+            await self._refresh()
+            self._failure.worked()
+            return _INTERVAL_S
+        except (MetadataError, OSError) as error:
+            self._failure.failed(error)
+            with contextlib.suppress(OSError):
+                self._change(self._plan)
+            return _INTERVAL_S if isinstance(error, MetadataFormat) else _RETRY_S
 
     async def _refresh(self) -> None:
         self._change(await self._plans.find(self._bookie_id))

@@ -15,6 +15,7 @@ import logging
 from dataclasses import replace
 
 from bkspark.errors import MetadataError, NodeExists
+from bkspark.log_limit import place_of
 from bkspark.metadata.bookies import TAKEOVER_POLL_S, BookieRegistry
 from bkspark.metadata.registration import REASON, BookieAddress
 
@@ -138,5 +139,14 @@ class Registration:
                 self.lost.set_result(error)
                 return
             except MetadataError:
+                self._is_due = True
+                await asyncio.sleep(_RETRY_S)
+            except Exception as error:
+                # Without a registration no client finds the bookie.
+                logger.exception(
+                    "bookie %s cannot register because of an unexpected error",
+                    self._bookie_id,
+                    extra={"kind": place_of(error)},
+                )
                 self._is_due = True
                 await asyncio.sleep(_RETRY_S)

@@ -47,10 +47,14 @@ def test_addresses_of_bookies_are_looked_up_again_and_again() -> None:
 
 @pytest.mark.parametrize(
     ("error", "found"),
-    [(socket.gaierror(socket.EAI_NONAME, "unknown"), {"127.0.0.1"}), (OSError(errno.EMFILE, "too many files"), set())],
-    ids=["unknown", "cannot be looked up"],
+    [
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), {"127.0.0.1"}),
+        (OSError(errno.EMFILE, "too many files"), set()),
+        (RuntimeError("a defect"), set()),
+    ],
+    ids=["unknown", "cannot be looked up", "unexpected"],
 )
-def test_bookie_whose_name_has_no_address_hides_no_other_one(error: OSError, found: set[str]) -> None:
+def test_bookie_whose_name_has_no_address_hides_no_other_one(error: Exception, found: set[str]) -> None:
     """Any other error says nothing about the name: the look-up is repeated, and meanwhile the last addresses count."""
 
     async def look() -> None:

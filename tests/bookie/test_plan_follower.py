@@ -214,17 +214,18 @@ def test_plan_that_cannot_be_read_is_left_until_it_changes(caplog: pytest.LogCap
     run(test)
 
 
-def test_plan_that_the_bookie_could_not_follow_is_tried_again() -> None:
-    """The status of a bookie is written to its disks, which may be full."""
+@pytest.mark.parametrize(("error", "pause_s"), [(OSError("no space"), 1), (RuntimeError("a defect"), 60)], ids=str)
+def test_plan_that_the_bookie_could_not_follow_is_tried_again(error: Exception, pause_s: float) -> None:
+    """The status of a bookie is written to its disks, which may be full. A defect does not end the following."""
 
     async def test(bench: Bench) -> None:
         await bench.follower.start()
-        bench.error = OSError("no space")
+        bench.error = error
         await bench.plans.set(PLAN)
         await asyncio.sleep(3)
         assert bench.seen == []
         bench.error = None
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(pause_s + 0.5)
         assert [plan for _, plan in bench.seen] == [PLAN]
 
     run(test)

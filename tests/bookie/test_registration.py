@@ -167,6 +167,35 @@ def test_bookie_whose_session_expired_registers_again_by_itself() -> None:
     run(test)
 
 
+class Defective(MemoryTree):
+    """A session whose next write fails with an error that no store reports."""
+
+    fails = False
+
+    async def create(self, path: str, *arguments: Any, **named: Any) -> str:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("a defect")
+        return await super().create(path, *arguments, **named)
+
+
+def test_defect_does_not_keep_a_bookie_from_registering_again(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception that changes nothing is logged with its traceback; it must not make the bookie unknown for ever."""
+
+    async def test(bench: Bench) -> None:
+        tree = bench.tree = Defective(bench.store, 77, TIMEOUT_S)
+        bench.registry = BookieRegistry(tree, URI)
+        registration = await bench.registered()
+        tree.fails = True
+        bench.store.expire(tree)
+        await asyncio.sleep(1.5)
+        assert registration.is_registered
+        assert bench.owners() == (tree.session_id, None)
+
+    run(test)
+    assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["a defect"]
+
+
 def test_bookie_tries_every_second_until_the_store_takes_its_registration() -> None:
     async def test(bench: Bench) -> None:
         registration = await bench.registered()
