@@ -21,6 +21,7 @@ from bkspark.cli.console_limits import ConsoleLimits, limits_of
 from bkspark.cli.output import print_json
 from bkspark.client import Client, EncryptionOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.ids import parse_host_port
 from bkspark.log_limit import FLUSH_S, LogLimiter, limited
 from bkspark.security.access_file import AccessFile
 from bkspark.security.web import is_loopback
@@ -96,7 +97,11 @@ async def _logged(limiters: Sequence[LogLimiter], serving: Coroutine[Any, Any, N
 
 
 def check_host(host: str, users: AccessFile | None) -> None:
-    """Raise ConfigurationError if the console would be open to other hosts without tokens."""
+    """Raise ConfigurationError if no host can have this name, or the console would be open to others without tokens."""
+    try:
+        parse_host_port(f"{host}:1")
+    except ValueError:
+        raise ConfigurationError(f"--host {host!r} must be this host's name or address, without a port") from None
     if users is None and not is_loopback(host):
         raise ConfigurationError(
             f"--host {host} lets other hosts read ledgers and change bookies: give --token-file, or stay at 127.0.0.1"

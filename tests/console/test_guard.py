@@ -220,6 +220,7 @@ def test_signing_in_gives_a_cookie_that_scripts_cannot_read(guarded: ConsoleProc
     ("options", "code", "reason"),
     [
         (["--host", "0.0.0.0"], 2, "--token-file"),
+        (["--host", "a..b"], 2, "--host 'a..b' must be"),
         (["--token-file", "/nonexistent"], 2, "cannot be read"),
         (["--token-file", "/dev/null"], 2, "at least 16"),
         (["--port", "70000"], 2, "70000"),
