@@ -27,6 +27,7 @@ class OpenDirectories(LocalFiles):
         super().__init__(group_id)
         self._closed = tuple(os.path.join(directory, "") for directory in closed)
         self._ledger_directories = tuple(ledger_directories)
+        """The `current` directories of all ledger directories. Constant."""
 
     def is_closed(self, directory: str) -> bool:
         return os.path.join(directory, "").startswith(self._closed)
