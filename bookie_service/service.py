@@ -43,6 +43,7 @@ from bookie_service.storage import layout
 from bookie_service.storage.io.fetching import FetchThreads
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
+from bookie_service.storage.journal.journal import in_whole_blocks
 from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 
@@ -127,14 +128,7 @@ class BookieService:
             BookKeeperError: `suspects` failed.
         """
         options = self._options
-        self._storage = await asyncio.to_thread(
-            open_storage,
-            self._files,
-            options.journal_directories,
-            options.ledger_directories,
-            options.store,
-            options.journal,
-        )
+        self._storage = await asyncio.to_thread(self._open)
         for notice in self._storage.notices:
             logger.warning("%s", notice)
         await self._begin_run(self._storage, suspects)
@@ -163,6 +157,12 @@ class BookieService:
             Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
             Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
+
+    def _open(self) -> Storage:
+        """Open the storage. Raises as `open_storage`."""
+        files, options = self._files, self._options
+        journals, ledgers = options.journal_directories, options.ledger_directories
+        return open_storage(files, journals, ledgers, options.store, in_whole_blocks(options.journal, files, journals))
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections on `listener`, which is bound but does not listen yet. Only after `start`."""

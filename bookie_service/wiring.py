@@ -293,12 +293,11 @@ async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
 async def _identified(
     configuration: Configuration, registry: BookieRegistry, bound: BoundAddress
 ) -> AsyncIterator[LocalFiles]:
-    files = LocalFiles(configuration.file_group)
-    identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
+    group, ledger_directories = configuration.file_group, configuration.service.ledger_directories
+    identity = Identity(LocalFiles(group), configuration.service.journal_directories, ledger_directories)
     try:
         await identity.establish(registry, bound.bookie_id)
-        if identity.unreadable:
-            files = OpenDirectories(identity.unreadable, configuration.file_group)
+        files = OpenDirectories(identity.unreadable, group, list(map(layout.current, ledger_directories)))
         _protect(files, configuration.service)
         yield files
     finally:

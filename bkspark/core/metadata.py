@@ -58,7 +58,7 @@ class Fragment:
 
     first_entry: int
     bookies: tuple[str, ...]
-    unknown_fields: bytes = b""
+    unknown_fields: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LedgerMetadata:
     ctime: int | None = None
     ctoken: int = 0
     format_version: int = 3
-    unknown_fields: bytes = b""
+    unknown_fields: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)

@@ -59,7 +59,7 @@ class MetadataUri:
         shown = without_user(text)
         scheme, separator, rest = text.partition("://")
         authority, slash, path = rest.partition("/")
-        store, _, manager_name = scheme.partition("+")
+        store, _, manager_name = scheme.lower().partition("+")
         if not separator or store != "zk":
             raise ConfigurationError(f"metadata URI {shown!r} must begin with zk://, as in {_EXAMPLE}")
         managers = {manager.value: manager for manager in LedgerManager} | {"": None, "null": None}

@@ -59,6 +59,8 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 
 OPEN_FILES_MIN = 16
+SYNC_BYTES_MIN = 64 * 1024
+"""A sync costs about as much as writing this many bytes."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 COMPACTED_SHARE_MAX = 0.99
@@ -483,8 +485,12 @@ def _store(keys: Values, append: AppendOptions, half_bytes_min: int, disks: Disk
 def _sync_bytes(keys: Values) -> int:
     # To Apache's bookies 0 means "only at the end of a flush". Here it means our default.
     default: int = default_of(AppendOptions, "sync_bytes")
-    unit = f"bytes, 0 or less: {default // MIB} MiB"
-    return max(0, keys.number("flushEntrylogBytes", 0, least=-1, unit=unit)) or default
+    unit = f"bytes, at least {SYNC_BYTES_MIN}; 0 or less: {default // MIB} MiB"
+    number = max(0, keys.number("flushEntrylogBytes", 0, least=-1, unit=unit)) or default
+    if number >= SYNC_BYTES_MIN:
+        return number
+    keys.note("flushEntrylogBytes", str(number), f"a log is synced after at least {SYNC_BYTES_MIN} bytes")
+    return SYNC_BYTES_MIN
 
 
 def _flush_interval_s(keys: Values) -> float:

@@ -186,7 +186,7 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row(
             "alignment_bytes",
             "journalAlignmentSize",
-            "bytes, a multiple of 512; 0: the physical block size of each journal's disk",
+            "bytes, a multiple of 512, raised to whole physical blocks; 0: the physical block of each journal's disk",
             raises=False,
         ),
         Row("backups_max", "journalMaxBackups", "files"),

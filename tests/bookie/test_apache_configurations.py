@@ -73,6 +73,16 @@ def test_what_is_raised_is_what_this_bookie_needs() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "used", "notes"), [(1, 65536, 1), (25_000, 65536, 1), (65536, 65536, 0), (99_999, 99_999, 0)]
+)
+def test_logs_are_not_synced_more_often_than_is_of_use(given: int, used: int, notes: int) -> None:
+    """With 1 a flush synced every byte and did not end, nor did a stop."""
+    configuration = configure({"flushEntrylogBytes": str(given)})
+    assert configuration.service.store.append.sync_bytes == used
+    assert configuration.notes == (f"flushEntrylogBytes={given}: a log is synced after at least 65536 bytes",) * notes
+
+
 @pytest.mark.parametrize("key", CORNERS)
 def test_bookie_with_the_last_corner_value_of_a_key_keeps_entries(tmp_path: Path, key: str) -> None:
     """Taken is not enough: it must work."""

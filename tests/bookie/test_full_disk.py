@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from rocksdict import Rdict
 from bkspark.blocking import Client
 from bkspark.wire import v2
 from bkspark.wire.status import Status
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild
@@ -190,6 +192,75 @@ def test_key_values_on_a_full_disk_are_closed_without_what_was_not_synced(small_
     again = RocksKeyValues(str(small_disk), KeyValueOptions())
     assert again.get([b"synced"]) == [b"1"]
     again.close()
+
+
+def test_key_values_on_a_full_disk_are_opened_and_read_and_take_writes_once_there_is_space(small_disk: Path) -> None:
+    """B9: RocksDB writes files whenever it is opened. On a full disk the start failed, and with it every read."""
+    store = RocksKeyValues(str(small_disk), KeyValueOptions())
+    store.write([(b"synced", b"1")])
+    store.sync()
+    store.close()
+    ballast = fill(small_disk)
+    again = LocalFiles().open_key_values(str(small_disk), KeyValueOptions())
+    for _ in range(2):
+        assert again.get([b"synced", b"other"]) == [b"1", None]
+        assert list(again.keys(b"", b"z")) == [b"synced"]
+        for change in (lambda: again.write([(b"later", b"2")]), again.sync):
+            with pytest.raises(OSError, match="space") as raised:
+                change()
+            assert is_out_of_space(raised.value)
+    ballast.unlink()
+    again.write([(b"later", b"2")])
+    again.sync()
+    again.close()
+    last = RocksKeyValues(str(small_disk), KeyValueOptions())
+    assert last.get([b"synced", b"later"]) == [b"1", b"2"]
+    last.close()
+
+
+def test_key_values_that_do_not_exist_yet_need_space(small_disk: Path) -> None:
+    ballast = fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        LocalFiles().open_key_values(str(small_disk), KeyValueOptions())
+    ballast.unlink()
+    LocalFiles().open_key_values(str(small_disk), KeyValueOptions()).close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (Exception("IO error: No space left on device: While appending to file: x"), errno.ENOSPC),
+        (Exception("IO error: Disk quota exceeded: While appending to file: x"), errno.EDQUOT),
+        (Exception("IO error: Input/output error: While pread"), errno.EIO),
+        (Exception("No space left on device (os error 28)"), errno.ENOSPC),
+        (OSError("Disk quota exceeded (os error 122)"), errno.EDQUOT),
+        (OSError("Input/output error (os error 5)"), errno.EIO),
+    ],
+    ids=str,
+)
+def test_errors_of_key_values_have_their_number_and_path(tmp_path: Path, raised: Exception, code: int) -> None:
+    """rocksdict raises texts, and for its own files errors without a number: a full quota ended the bookie."""
+    store = RocksKeyValues(str(tmp_path), KeyValueOptions())
+    database, store._database = store._database, FailingWrites(store._database, raised)
+    with pytest.raises(OSError, match=os.strerror(code)) as found:
+        store.write([(b"key", b"value")])
+    assert (found.value.errno, found.value.filename) == (code, str(tmp_path))
+    store._database = database
+    store.close()
+
+
+class FailingWrites:
+    """A database whose writes raise an error."""
+
+    def __init__(self, database: Rdict, error: Exception) -> None:
+        self._database = database
+        self._error = error
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+    def write(self, *arguments: object) -> None:
+        raise self._error
 
 
 class FirstFlushFails:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from dataclasses import replace
@@ -12,13 +11,15 @@ import pytest
 from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
+from bkspark.wire.status import Status
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.io.files import File, LocalFiles, physical_block_bytes
+from bookie_service.storage.io.files import LocalFiles, physical_block_bytes
 from bookie_service.storage.journal.journal import SPARES_MAX, Journal, JournalOptions, Record
 from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.serving import Serving, service_options
 
 START = JournalPosition(0, 0)
 OPTIONS = JournalOptions(preallocate_bytes=4096, alignment_bytes=1, backups_max=0)
@@ -407,19 +408,39 @@ def test_every_group_begins_at_a_multiple_of_the_alignment(tmp_path: Path, align
     assert all(start >= FILE_HEADER_BYTES for start in starts)
 
 
+class LargeBlocks(LocalFiles):
+    """A disk with physical blocks of 16384 bytes."""
+
+    def block_bytes(self, directory: str) -> int:
+        return 16384
+
+
 def test_groups_are_aligned_to_the_disks_physical_blocks_unless_configured(tmp_path: Path) -> None:
     """A disk with blocks of 4096 bytes may lose a whole one when the power goes in the middle of a write."""
-
-    class LargeBlocks(LocalFiles):
-        def block_bytes(self, directory: str) -> int:
-            return 16384
-
     (tmp_path / "journal").mkdir()
     journal = Journal(LargeBlocks(), str(tmp_path / "journal"), JournalOptions(), JournalPosition(0, 0))
     for _ in range(3):
         assert journal.end.offset % 16384 == 0
         journal.append([record(b"group")])
     journal.close()
+
+
+@pytest.mark.parametrize(("configured", "used"), [(512, 16384), (20480, 32768), (16384, 16384), (32768, 32768)])
+def test_alignment_below_the_physical_blocks_is_raised_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, configured: int, used: int
+) -> None:
+    """Sector assumptions follow the disk (B1). Apache's file shows journalAlignmentSize=512, and a group that
+    shares a physical block with an acknowledged one can take that with it when the power goes."""
+    options = service_options(tmp_path, journal=JournalOptions(alignment_bytes=configured))
+    (tmp_path / "journal").mkdir()
+    with Serving(options, LargeBlocks()) as serving, serving.connect() as peer:
+        journal, *_ = serving.service.storage.journals
+        for entry_id in range(3):
+            assert peer.add(5, entry_id, [b"entry"]) == [Status.EOK]
+            assert serving.call(lambda: journal.end.offset % used) == 0
+    lines = [line for line in caplog.messages if line.startswith(f"journalAlignmentSize={configured}: ")]
+    assert len(lines) == (used != configured)
+    assert all(line.endswith(f"begin at multiples of {used}") for line in lines)
 
 
 @pytest.mark.parametrize(("written", "expected"), [("4096", 4096), ("512\n", 512), ("0", None), ("?", None)])
@@ -436,86 +457,6 @@ def test_physical_block_size_is_that_of_the_disk_also_for_a_partition(
     assert physical_block_bytes(os.makedev(8, 1), str(tmp_path)) == expected
     assert physical_block_bytes(os.makedev(8, 2), str(tmp_path)) is None
     assert LocalFiles().block_bytes(str(tmp_path)) >= 512
-
-
-class SmallDisk(LocalFiles):
-    """A disk that has room for a number of bytes of the files in one directory."""
-
-    def __init__(self, directory: Path, room: int) -> None:
-        self.directory = directory
-        self.room = room
-
-    def create(self, path: str) -> File:
-        self.take(4096)
-        return _FileOnSmallDisk(super().create(path), self)
-
-    def open(self, path: str) -> File:
-        return _FileOnSmallDisk(super().open(path), self)
-
-    def take(self, size: int) -> None:
-        if sum(path.stat().st_size for path in self.directory.iterdir()) + size > self.room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
-
-
-class _FileOnSmallDisk(File):
-    __slots__ = ("_disk",)
-
-    def __init__(self, inner: File, disk: SmallDisk) -> None:
-        super().__init__(inner.descriptor, inner.path)
-        self._disk = disk
-
-    def preallocate(self, offset: int, size: int) -> None:
-        self._disk.take(offset + size - self.size())
-        super().preallocate(offset, size)
-
-
-@pytest.mark.parametrize("is_started_again", [False, True])
-def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_started_again: bool) -> None:
-    """journalMaxBackups files are wholly before the mark: only operators read them."""
-    disk = SmallDisk(tmp_path, 200_000)
-    options = JournalOptions(file_bytes_max=20_000, preallocate_bytes=4096, alignment_bytes=512, backups_max=50)
-    journal = Journal(disk, str(tmp_path), options, START)
-    bodies = [bytes([i]) * 5000 for i in range(100)]
-    for i, body in enumerate(bodies):
-        journal.append([record(body)])
-        if i % 3 == 2:
-            # All files except the newest are before the mark.
-            mark = journal.end
-            journal.forget_before(mark)
-            journal.forget_before(JournalPosition(1, FILE_HEADER_BYTES))  # an earlier mark takes nothing back
-        if is_started_again and i == 30:
-            journal.close()
-            disk.room = sum(path.stat().st_size for path in tmp_path.iterdir())
-            journal = Journal(disk, str(tmp_path), options, journal.end, mark)
-            disk.room = 200_000
-    journal.close()
-    found = replay_journal(LocalFiles(), str(tmp_path), mark, lambda kind, count, body: None)
-    assert found.torn is None
-    assert len(list(tmp_path.iterdir())) < 15
-
-
-def test_file_that_was_removed_for_space_is_not_reused(tmp_path: Path) -> None:
-    disk = SmallDisk(tmp_path, 200_000)
-    journal = Journal(disk, str(tmp_path), replace(OPTIONS, file_bytes_max=20_000, reuse_files=True), START)
-    for _ in range(12):
-        journal.append([record(bytes(5000))])
-    journal.forget_before(journal.end)
-    disk.room = sum(path.stat().st_size for path in tmp_path.iterdir())
-    for size in (30_000, 1):
-        journal.append([record(bytes(size))])
-    journal.close()
-
-
-def test_journal_that_has_no_backups_ends_for_want_of_space(tmp_path: Path) -> None:
-    disk = SmallDisk(tmp_path, 100_000)
-    options = JournalOptions(file_bytes_max=20_000, preallocate_bytes=4096, alignment_bytes=512, backups_max=50)
-    journal = Journal(disk, str(tmp_path), options, START)
-    mark = journal.end
-    journal.forget_before(mark)
-    records = [[record(bytes([i]) * 5000)] for i in range(100)]
-    with pytest.raises(OSError, match="No space left"):
-        list(map(journal.append, records))
-    assert replay_journal(LocalFiles(), str(tmp_path), mark, lambda kind, count, body: None).records >= 17
 
 
 def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> None:

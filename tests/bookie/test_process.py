@@ -465,7 +465,7 @@ def test_damaged_journal_refuses_with_file_offset_and_remedy(bookie: BookieChild
 
 def test_full_disk_ends_the_bookie_and_every_acknowledged_entry_is_there(tmp_path: Path, uri: str) -> None:
     """B1, B9: a journal write that fails is not tried again, and nothing is answered after it."""
-    bookie = BookieChild(tmp_path / "bookie", uri, journalPreAllocSizeMB="1", journalAlignmentSize="512")
+    bookie = BookieChild(tmp_path / "bookie", uri, journalPreAllocSizeMB="1")
     acknowledged = 0
     with bookie.running() as process, bookie.connect() as peer:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -474,7 +474,7 @@ def test_full_disk_ends_the_bookie_and_every_acknowledged_entry_is_there(tmp_pat
             if peer.frame() is None:
                 break
             acknowledged += 1
-        assert 500 < acknowledged < 1100
+        assert 200 < acknowledged < 1100, "a group takes a physical block of the disk, or more"
         assert process.wait(STOP_S)
         assert process.exit_code == 1
         assert "File too large" in process.last_log_line()

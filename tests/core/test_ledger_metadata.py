@@ -74,6 +74,13 @@ def test_new_ledger_has_the_newest_format_and_shows_no_password() -> None:
     assert "password" not in repr(new)
 
 
+def test_repr_does_not_show_fields_that_only_a_later_peer_knows() -> None:
+    """One of them may be a secret: a password whose tag has a flipped bit is such a field."""
+    fragment = Fragment(0, THREE, unknown_fields=b"hidden")
+    shown = repr(LedgerMetadata(3, 3, 2, (fragment,), unknown_fields=b"hidden"))
+    assert "hidden" not in shown
+
+
 def test_metadata_survive_a_pickle_and_their_custom_part_cannot_be_changed() -> None:
     custom = {"application": b"x"}
     made = metadata(custom_metadata=custom)

@@ -260,6 +260,11 @@ def test_uri_names_hosts_root_and_manager():
     assert MetadataUri.parse("zk+null://h/l").manager is None
 
 
+@pytest.mark.parametrize("text", ["ZK+Hierarchical://h1:2181;h2/Ledgers", "Zk+HIERARCHICAL://h1:2181,h2:2181/Ledgers"])
+def test_case_of_a_scheme_does_not_matter_as_in_apaches_programs(text: str) -> None:
+    assert MetadataUri.parse(text) == MetadataUri.parse("zk+hierarchical://h1:2181;h2:2181/Ledgers")
+
+
 def test_generated_module_is_what_its_proto_file_says(tmp_path):
     out = tmp_path / "descriptor"
     source = "bkspark/metadata/dataformats.proto"

@@ -25,7 +25,8 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads, DiskWork, InTurn
@@ -348,11 +349,16 @@ class ReadOnlyFiles:
         # Imported here, because most bookies have no such store and start without it.
         from bookie_service.storage.io.rocks import RocksKeyValues
 
+        return RocksKeyValues(path, options, linked=partial(self._linked, path), is_for_reading=True)
+
+    @contextlib.contextmanager
+    def _linked(self, directory: str) -> Iterator[str]:
+        """Yield a directory with links to the files of a key-value store, except those that are written anyway."""
         with tempfile.TemporaryDirectory() as links:
-            for name in self.names(path):
+            for name in self.names(directory):
                 if name not in _KEY_VALUES_SCRIBBLE:
-                    os.symlink(os.path.join(path, name), os.path.join(links, name))
-            return RocksKeyValues(path, options, links=links)
+                    os.symlink(os.path.join(directory, name), os.path.join(links, name))
+            yield links
 
     def block_bytes(self, directory: str) -> int:
         """Return the physical block size of a directory's disk: the unit that one write may tear.
@@ -490,7 +496,10 @@ class LocalFiles(ReadOnlyFiles):
         from bookie_service.storage.io.rocks import RocksKeyValues
 
         return RocksKeyValues(
-            path, options, has_space=lambda: self.space(path).free_bytes > 2 * options.write_buffer_bytes
+            path,
+            options,
+            has_space=lambda: self.space(path).free_bytes > 2 * options.write_buffer_bytes,
+            linked=partial(self._linked, path),
         )
 
     def disk_work(self, directories: Sequence[str]) -> DiskWork:

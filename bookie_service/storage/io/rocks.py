@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import cast
 
 from rocksdict import (
@@ -36,7 +39,9 @@ from bookie_service.storage.io.key_values import KeyValueOptions
 _BACKGROUND_JOBS = 2
 _KEYS_PER_TURN = 1000
 _LOG_BYTES_MAX = 1024 * 1024
-_DISK_FULL = "No space left on device"
+_DISK_FULL = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT)}
+_NUMBER = re.compile(r"\(os error ([0-9]+)\)")
+"""What the errors end with that rocksdict raises for files of its own."""
 
 
 class RocksKeyValues:
@@ -48,43 +53,45 @@ class RocksKeyValues:
         options: KeyValueOptions,
         *,
         has_space: Callable[[], bool] = lambda: True,
-        links: str | None = None,
+        linked: Callable[[], AbstractContextManager[str]] | None = None,
+        is_for_reading: bool = False,
     ) -> None:
         """Open the database in an existing directory; in an empty directory a database is created.
 
         Args:
             has_space: returns whether a retry is worthwhile after the disk had no space.
-            links: a directory with links to all files of the database. The database is only read, through the links, in
-                the state that a running bookie has made durable. RocksDB and rocksdict always write some files of their
-                own, which go to this directory.
+            linked: makes a directory with links to all files of the database. If there is no space to open it for
+                writing, it is opened there: it can be read, and writes find no space until there is some. RocksDB and
+                rocksdict always write some files of their own, which go to this directory.
+            is_for_reading: the database is only read, through such links, in the state that a running bookie has made
+                durable.
 
         Raises:
             StorageDamaged: it is not a whole database.
             OSError: it cannot be read or written, or another process has opened it.
         """
         self._path = path
-        self._opened_at = links or path
+        self._options = options
+        """The settings of the database. Constant."""
+        self._linked = linked
+        """Makes a directory of links to the files of the database, or None. Constant."""
         self._unlogged = WriteOptions()
         # It is a property, but rocksdict's stub declares a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
-        self._settings = _settings(options)
-        self._access = AccessType.read_write()
-        if links is not None:
-            self._access = AccessType.read_only(False)
-            # A running bookie may delete files that it has merged. Open files stay readable.
-            self._settings.set_max_open_files(-1)
-        self._settings.create_if_missing(links is None)
         self._using = threading.Lock()
         """Held while the database is used, except by `sync`, and while it is reopened."""
         self._syncing = threading.Lock()
         """Held by `sync`, and taken before `_using`: the changes of a failed sync must not overwrite those that a later
         sync made durable."""
         self._has_space = has_space
-        self._is_stuck = False
-        """Whether a write or a sync has failed. The next one then opens the database again first."""
         self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
         """The writes since the last sync, in order. They are repeated when the database had to be reopened."""
-        self._open()
+        database, is_writable = (self._opened_for_reading(), True) if is_for_reading else self._opened()
+        self._database = database
+        """The open database. Replaced by `_open_again`."""
+        self._is_stuck = not is_writable
+        """Whether a write, a sync or the opening for writing has failed. The next write or sync then opens the database
+        again first."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._using, self._naming():
@@ -177,7 +184,9 @@ class RocksKeyValues:
             raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
         with contextlib.suppress(OSError, StorageDamaged):
             self._close()
-        self._open()
+        self._database, is_writable = self._opened()
+        if not is_writable:
+            raise OSError(errno.ENOSPC, "there is no space to open the key-value store for writing", self._path)
         for puts, removed in self._unsynced:
             with self._naming():
                 self._database.write(_batch(puts, removed), self._unlogged)
@@ -193,9 +202,30 @@ class RocksKeyValues:
                 if error.errno != errno.ENOSPC:
                     raise
 
-    def _open(self) -> None:
-        with self._naming():
-            self._database = Rdict(self._opened_at, self._settings, access_type=self._access)
+    def _opened(self) -> tuple[Rdict, bool]:
+        """Open the database; return whether it can be written, too, for which there may be no space."""
+        settings = _settings(self._options)
+        settings.create_if_missing(True)
+        try:
+            with self._naming():
+                return Rdict(self._path, settings, access_type=AccessType.read_write()), True
+        except OSError as error:
+            if error.errno not in _DISK_FULL.values() or self._linked is None:
+                raise
+            try:
+                return self._opened_for_reading(), False
+            except StorageDamaged:
+                # There is no database yet. If this one is damaged, the next attempt with space says so.
+                raise error from None
+
+    def _opened_for_reading(self) -> Rdict:
+        assert self._linked is not None
+        settings = _settings(self._options)
+        settings.create_if_missing(False)
+        # A running bookie may delete files that it has merged. Open files stay readable.
+        settings.set_max_open_files(-1)
+        with self._linked() as links, self._naming(links):
+            return Rdict(links, settings, access_type=AccessType.read_only(False))
 
     def _close(self) -> None:
         with self._naming():
@@ -210,16 +240,20 @@ class RocksKeyValues:
             raise
 
     @contextlib.contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Translate rocksdict's exceptions, which are bare Exceptions and, after misuse, others, into our errors."""
+    def _naming(self, opened_at: str | None = None) -> Iterator[None]:
+        """Translate rocksdict's exceptions, which are bare Exceptions and, after misuse, others, into our errors.
+
+        `opened_at`: the path of the database in their texts, if it is another one.
+        """
         try:
             yield
         except DbClosedError as error:
             raise OSError(errno.EIO, "the key-value store could not be opened again", self._path) from error
         except Exception as error:
-            if type(error) is not Exception:
+            is_text = type(error) is Exception or (isinstance(error, OSError) and error.errno is None)
+            if not is_text:
                 raise
-            raise _error_of(str(error).replace(self._opened_at, self._path), self._path) from None
+            raise _error_of(str(error).replace(opened_at or self._path, self._path), self._path) from None
 
 
 def _batch(puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
@@ -236,8 +270,11 @@ def _batch(puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, b
 
 
 def _error_of(text: str, path: str) -> Exception:
+    number = _NUMBER.search(text)
+    if number is not None and int(number.group(1)) != errno.ENOENT:
+        return OSError(int(number.group(1)), text, path)
     if text.startswith("IO error") and "No such file" not in text:
-        code = errno.ENOSPC if _DISK_FULL in text else errno.EIO
+        code = next((code for reason, code in _DISK_FULL.items() if reason in text), errno.EIO)
         return OSError(code, text, path)
     # Missing or contradictory data counts as damage, too.
     return StorageDamaged(

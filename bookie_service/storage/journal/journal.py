@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
@@ -54,6 +54,29 @@ class JournalOptions:
 
     def __post_init__(self) -> None:
         check(self)
+
+
+def in_whole_blocks(options: JournalOptions, files: LocalFiles, directories: Sequence[str]) -> JournalOptions:
+    """Return the options, with groups that share no physical block of the journals' disks. Log a raised alignment.
+
+    Raises:
+        OSError: a directory cannot be looked at.
+    """
+    configured = options.alignment_bytes
+    if not configured:
+        return options  # each journal takes the block size of its own disk
+    block = max(map(files.block_bytes, directories))
+    used = -(-configured // block) * block
+    if used == configured:
+        return options
+    logger.warning(
+        "journalAlignmentSize=%d: a disk of the journals has physical blocks of %d bytes, so groups begin at multiples "
+        "of %d",
+        configured,
+        block,
+        used,
+    )
+    return replace(options, alignment_bytes=used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +201,22 @@ class Journal:
         end = offset + RECORD_HEADER_BYTES + size if is_padded else offset
         # A group also reserves room for the next marker and for that of `close`, so an idle bookie, and one that stops,
         # needs no space on a full disk.
-        self._reserve(end + 2 * (RECORD_HEADER_BYTES + alignment) if records else end)
+        needed = end + 2 * (RECORD_HEADER_BYTES + alignment) if records else end
+        if needed > self._allocated:
+            self._reserve(needed)
         if is_padded:
             self._encode(_padding(size, self._allocated), offset, buffers)
-        self._file.write(buffers, self._end)
+        self._put(self._file, buffers, self._end)
         self._end = end
+
+    def _put(self, file: File, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write to a file, in which nothing may be reserved. If space is missing, the backups go first."""
+        try:
+            file.write(buffers, offset)
+        except OSError as error:
+            self._make_room(error)
+            # The same bytes again, of which none was durable: nothing depends on how many of them the file has.
+            file.write(buffers, offset)
 
     def _encode(self, record: Record, offset: int, buffers: list[Buffer]) -> int:
         """Append a record that begins at `offset` to `buffers`; return where the record ends."""
@@ -266,7 +300,7 @@ class Journal:
         # The last group left room for it (`_write`), so it needs no space on a full disk.
         size = self._encode(Record.of(RecordKind.FOLLOWED, 0, b""), end, followed)
         self._begin_file()
-        full.write(followed, end)
+        self._put(full, followed, end)
         full.truncate(size)
         full.sync_data()
         full.close()
@@ -289,7 +323,7 @@ class Journal:
         # Before the header, which says how long the file is.
         self._reserve(self._end)
         header = FileHeader(self._file_id, *before, self._allocated)
-        self._file.write([journal_format.encode_file_header(header)], 0)
+        self._put(self._file, [journal_format.encode_file_header(header)], 0)
         if self._end % self._alignment:
             self._write(())
         self._reserve(self._end)
@@ -301,9 +335,13 @@ class Journal:
         try:
             return self._files.create(path)
         except OSError as error:
-            if not is_out_of_space(error) or not self._drop_backups():
-                raise
+            self._make_room(error)
         return self._files.create(path)
+
+    def _make_room(self, error: OSError) -> None:
+        """Remove the backups after an error that says that space is missing. Raises the error if none was removed."""
+        if not is_out_of_space(error) or not self._drop_backups():
+            raise error
 
     def _reserve(self, end: int) -> None:
         step = self._options.preallocate_bytes

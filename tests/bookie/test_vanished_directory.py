@@ -1,0 +1,142 @@
+"""A ledger directory that vanishes while the bookie serves, as when systemd unmounts a disk that was unplugged."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkspark.wire.status import Status
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage import layout
+from bookie_service.storage.io.closed_directories import OpenDirectories
+from bookie_service.storage.io.files import is_disk_failure
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.serving import Serving, service_options, stored
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, read_all, settle, write_all
+from tests.disks import ROOMY, ROOMY_DISKS
+
+DOUBTFUL = (Status.EIO, Status.EUNKNOWNLEDGERSTATE)
+
+
+def options(directory: Path, storage_class: StorageClass) -> ServiceOptions:
+    """Return the options of a bookie with ledger directories a to c, small logs, and quick checkpoints."""
+    return replace(
+        service_options(directory),
+        ledger_directories=[str(directory / name) for name in "abc"],
+        disks=replace(ROOMY_DISKS, interval_s=0.05),
+        checkpoint_interval_s=0.05,
+        store=StoreOptions(storage_class, append=AppendOptions(50_000), disks=ROOMY),
+        journal=JournalOptions(backups_max=0, file_bytes_max=400_000),
+    )
+
+
+def files_of(directory: Path) -> OpenDirectories:
+    return OpenDirectories((), ledger_directories=[layout.current(str(directory / name)) for name in "abc"])
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "name"),
+    [
+        *((StorageClass.SORTED, name) for name in "abc"),
+        (StorageClass.INTERLEAVED, "b"),
+        *((StorageClass.DB, name) for name in "bc"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_directory_that_vanishes_takes_with_it_what_lay_there_and_nothing_else(
+    tmp_path: Path, storage_class: StorageClass, name: str
+) -> None:
+    """B9: the bookie ended, because "No such file or directory" did not count as a disk that fails."""
+    for each in "abc":
+        layout_path = Path(layout.current(str(tmp_path / each)))
+        layout_path.mkdir(parents=True)
+    chosen = options(tmp_path, storage_class)
+    with Serving(chosen, files_of(tmp_path)) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        settle(serving)
+        os.rename(tmp_path / name, tmp_path / "unplugged")
+        refused = set()
+        for ledger_id in LEDGERS:
+            answers = set(peer.add(ledger_id, 40, PAYLOADS))
+            if "abc"[ledger_id % 3] == name and Status.EIO in answers:
+                # It was in limbo by then; its writer goes on with another bookie.
+                refused.add(ledger_id)
+            else:
+                assert answers == {Status.EOK}
+        for ledger_id in range(100, 106):
+            assert peer.add(ledger_id, 0, [b"a new ledger"]) == [Status.EOK]
+        settle(serving)
+        for ledger_id in LEDGERS:
+            for entry_id in range(80):
+                reply = peer.read(ledger_id, entry_id)
+                if reply.status == Status.EOK:
+                    assert reply.body == stored(ledger_id, entry_id, PAYLOADS[entry_id % 40])
+                else:
+                    assert reply.status in DOUBTFUL
+                    assert "abc"[ledger_id % 3] == name
+                    assert entry_id < 40 or ledger_id in refused, "what came later lies on other disks"
+        for ledger_id in range(100, 106):
+            assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
+    assert serving.failure is None
+    assert not (tmp_path / name).exists(), "nothing is made where the disk is not"
+    os.rename(tmp_path / "unplugged", tmp_path / name)
+    with Serving(chosen, files_of(tmp_path)) as serving, serving.connect() as peer:
+        read_all(peer, 40)
+        for ledger_id in range(100, 106):
+            assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
+
+
+CALLS: dict[str, Callable[[OpenDirectories, str], Any]] = {
+    "create": lambda files, path: files.create(path),
+    "create_directory": lambda files, path: files.create_directory(path),
+    "exists": lambda files, path: files.exists(path),
+    "file_size": lambda files, path: files.file_size(path),
+    "is_directory": lambda files, path: files.is_directory(path),
+    "make_directory": lambda files, path: files.make_directory(path),
+    "names": lambda files, path: files.names(os.path.dirname(path)),
+    "open": lambda files, path: files.open(path),
+    "open_file_system": lambda files, path: files.open_file_system(os.path.dirname(path)),
+    "read_all": lambda files, path: files.read_all(path),
+    "remove": lambda files, path: files.remove(path),
+    "remove_directory": lambda files, path: files.remove_directory(path),
+    "rename": lambda files, path: files.rename(path, path + "2"),
+    "replace": lambda files, path: files.replace(path, b"x"),
+    "space": lambda files, path: files.space(os.path.dirname(path)),
+    "sync_directory": lambda files, path: files.sync_directory(os.path.dirname(path)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_below_a_vanished_directory_fails_as_on_a_disk_that_is_gone(tmp_path: Path, name: str) -> None:
+    """B2: a file that is not found there may exist."""
+    files = files_of(tmp_path)
+    (tmp_path / "a" / "current").mkdir(parents=True)
+    for each in "bc":
+        with pytest.raises(OSError, match="ledger directory") as raised:
+            CALLS[name](files, str(tmp_path / each / "current" / "x"))
+        assert is_disk_failure(raised.value)
+    assert not (tmp_path / "b").exists()
+    assert not files.exists(str(tmp_path / "a" / "current" / "x"))
+    with pytest.raises(FileNotFoundError):
+        files.open(str(tmp_path / "a" / "current" / "x"))
+    with pytest.raises(FileNotFoundError):
+        files.open(str(tmp_path / "other"))
+
+
+def test_every_call_that_takes_a_path_is_among_them() -> None:
+    taking_a_path = {
+        name
+        for name, method in inspect.getmembers(OpenDirectories, inspect.isfunction)
+        if not name.startswith("_") and {"path", "directory", "old"} & inspect.signature(method).parameters.keys()
+    }
+    # These are called at the start alone, when all directories were looked at, or ask nothing of a disk.
+    assert taking_a_path - CALLS.keys() == {"block_bytes", "is_closed", "lock", "open_key_values", "protect"}
