@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bkspark.cli import private_files
 from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, confirmed, renamed_bookie, required
 
 if TYPE_CHECKING:
@@ -272,9 +273,14 @@ def _read_cookie(path: Path) -> Cookie:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
+    """Replace a file of the bookie. It stays readable for its owner, perhaps for its group, and for no others."""
     beside = path.with_name(f"{path.name}.new")
     try:
-        with open(beside, "wb") as file:
+        found = path.stat()
+        with open(beside, "wb", opener=private_files.opener) as file:
+            if (found.st_uid, found.st_gid) != (os.geteuid(), os.fstat(file.fileno()).st_gid):
+                os.fchown(file.fileno(), found.st_uid, found.st_gid)
+            os.fchmod(file.fileno(), found.st_mode & 0o640)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -56,6 +56,14 @@ for _name in ("bkspark.kazoo", "kazoo"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
+def _shows_no_node(record: logging.LogRecord) -> bool:
+    """Return False for lines that show requests or answers, with what nodes hold: passwords of ledgers."""
+    return record.levelno > logging.DEBUG and not any(hasattr(each, "serialize") for each in record.args or ())
+
+
+_logger.addFilter(_shows_no_node)
+
+
 async def open_tree(
     uri: MetadataUri,
     options: ZooKeeperOptions = ZooKeeperOptions(),

@@ -15,6 +15,9 @@ from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner
 
 _log = logging.getLogger(__name__)
 
+_NAMED_MAX = 5
+"""Logs that an error names."""
+
 
 @dataclass(frozen=True)
 class LogResult:
@@ -72,6 +75,17 @@ def refusal(error: VersionPublished, rows: int, epoch: int) -> VersionPublished:
         f"{error.last_version + 1 - epoch} (in foreachBatch: a number plus the batch id, above the last version). If "
         "both have the same rows in the same versions, set ifPublished to skip: published versions are left out",
         last_version=error.last_version,
+    )
+
+
+def not_in_logs(logs: Sequence[str], publisher: Publisher, rows: int) -> VersionPublished:
+    """Return the error of a job that repeats a version, whose rows name logs that lack the version."""
+    names = ", ".join(logs[:_NAMED_MAX]) + (f" and {len(logs) - _NAMED_MAX} more" if len(logs) > _NAMED_MAX else "")
+    return VersionPublished(
+        f"version {publisher.version} of {publisher.name!r} was published before, but not in log {names}: it was "
+        f"published in other logs, or what it wrote there was deleted. Its {rows} rows were not written. To write "
+        "them, set a higher txnVersion or another txnAppId; to leave them out, set ifPublished to skip",
+        last_version=publisher.version,
     )
 
 

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import run
 from bkspark.entries import EntryBatch
 from bkspark.log.attempts import each_of
+from bkspark.log.changes import last_version
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.log import Log
 from bkspark.log.routed_epochs import RoutedOutput
@@ -31,7 +32,15 @@ from bkspark.spark.committers import routed_committer_of
 from bkspark.spark.connection import connect
 from bkspark.spark.frozen import freeze_imported_modules
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.reports import AttemptResult, LogResult, output_of, publish_once, schema_changed, warn_of_repetition
+from bkspark.spark.reports import (
+    AttemptResult,
+    LogResult,
+    not_in_logs,
+    output_of,
+    publish_once,
+    schema_changed,
+    warn_of_repetition,
+)
 from bkspark.spark.routed_rows import by_log, log_column, without
 from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
 from bkspark.spark.write_options import SKIP
@@ -124,7 +133,11 @@ class RoutedDestination:
     def publish_version(
         self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool, epoch: int = 0
     ) -> None:
-        """Publish a version in all logs of its rows, or in none; as `Destination.publish_version`."""
+        """Publish a version in all logs of its rows, or in none; as `Destination.publish_version`.
+
+        Raises:
+            VersionPublished: also if a job without a query repeats a version that one of its logs lacks.
+        """
         parts, rows = self._parts(results, publisher.name), sum(each.rows for result in results for each in result.logs)
         if not parts:
             return
@@ -136,9 +149,24 @@ class RoutedDestination:
                 return run(lambda: committer.publish_whole(parts, publisher, owner, is_overwrite=True))
             return run(lambda: committer.append(parts, publisher))
 
-        if publish_once(publish, rows, epoch, skips=self.options.if_published == SKIP) is False:
+        skips = self.options.if_published == SKIP
+        if publish_once(publish, rows, epoch, skips=skips) is False:
+            # A query's checkpoint says that it repeats its epoch. A job may run again because its logs were deleted.
+            lacking = [] if publisher.query is not None or skips else self._lacking(parts, publisher)
+            if lacking:
+                raise not_in_logs(lacking, publisher, rows)
             what = f"version {publisher.version} of {publisher.name!r} is published in its logs"
             warn_of_repetition(what, publisher, rows)
+
+    def _lacking(self, parts: Sequence[RoutedOutput], publisher: Publisher) -> list[str]:
+        """Return the logs that do not have the version: it was published in others, or they were made again since."""
+        client = connect(self.options).asynchronous
+
+        async def version(part: RoutedOutput) -> int | None:
+            return last_version((await Log(client, part.log).snapshot()).head, publisher.name)
+
+        versions = run(lambda: each_of(version, parts))
+        return [part.log for part, found in zip(parts, versions) if found is None or found < publisher.version]
 
     def _parts(self, results: Sequence[AttemptResult], owner_id: str) -> list[RoutedOutput]:
         """Return what to publish in each log, by name; the logs exist afterwards."""

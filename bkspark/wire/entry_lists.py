@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.errors import ProtocolError
-from bkspark.ids import ENTRY_ID_MAX
+from bkspark.ids import LAST_ENTRY_MAX
 
 HEAD_BYTES = 64
 GROUP_BYTES = 24
@@ -41,7 +41,10 @@ _GROUP = np.dtype([("first", ">i8"), ("last", ">i8"), ("size", ">i4"), ("period"
 
 @dataclass(frozen=True, slots=True)
 class EntryRuns:
-    """Runs of consecutive entries: ids starts[i] .. starts[i] + sizes[i] - 1, ascending, none twice; int64 arrays."""
+    """Runs of consecutive entries: ids starts[i] .. starts[i] + sizes[i] - 1, ascending, none twice; int64 arrays.
+
+    No id is above LAST_ENTRY_MAX, so sizes, and the id after each run, are int64, too.
+    """
 
     starts: np.ndarray
     sizes: np.ndarray
@@ -58,8 +61,8 @@ class EntryRuns:
 
     @property
     def ends(self) -> np.ndarray:
-        """The id after the last of each run, int64; at most ENTRY_ID_MAX, the highest id itself."""
-        return self.starts + np.minimum(self.sizes, ENTRY_ID_MAX - self.starts)
+        """The id after the last of each run, int64."""
+        return self.starts + self.sizes
 
     @classmethod
     def of(cls, entry_ids: np.ndarray) -> EntryRuns:
@@ -73,7 +76,7 @@ class EntryRuns:
         """Return the same entries in as few runs as possible."""
         if not len(self.starts):
             return self
-        ends = self.starts + self.sizes
+        ends = self.ends
         begins = np.append(True, self.starts[1:] != ends[:-1])
         starts = self.starts[begins]
         return EntryRuns(starts, ends[np.append(begins[1:], True)] - starts)
@@ -102,13 +105,12 @@ def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
     is_single = period == 0
     if not ((first >= 0) & (last >= first) & (size > 0) & (period >= 0) & (~is_single | (last == first))).all():
         raise ProtocolError("a list of entries has a group that describes no entries")
-    if (last > ENTRY_ID_MAX - (size - 1)).any():
-        raise ProtocolError(f"a list of entries names an entry above {ENTRY_ID_MAX}")
+    if (last > LAST_ENTRY_MAX - (size - 1)).any():
+        raise ProtocolError(f"a list of entries names an entry above {LAST_ENTRY_MAX}")
     step = np.where(is_single, 1, period)
     if ((last - first) % step != 0).any():
         raise ProtocolError("a list of entries has a group whose last sequence is not a whole number of periods away")
-    # Without + 1: the last entry, which may be the largest id.
-    if (~is_single & (period < size) & (last > first)).any() or (first[1:] <= last[:-1] + (size[:-1] - 1)).any():
+    if (~is_single & (period < size) & (last > first)).any() or (first[1:] < last[:-1] + size[:-1]).any():
         raise ProtocolError("a list of entries names an entry twice, or has groups that overlap")
     # Sequences that meet are one run.
     is_run = (size == period) | (last == first)

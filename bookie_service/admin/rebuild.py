@@ -58,6 +58,7 @@ from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, Ledge
 from bookie_service.formats.journal import LAC_HEAD_BYTES
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
+from bookie_service.settings.users import user_name
 from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
@@ -118,6 +119,7 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
     files = LocalFiles(configuration.file_group)
     try:
         wanted = _wanted(named)
+        _check_owner(files, [*service.journal_directories, *service.ledger_directories])
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     try:
@@ -135,6 +137,17 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
     return 0
+
+
+def _check_owner(files: LocalFiles, directories: Sequence[str]) -> None:
+    """Raise ConfigurationError if the bookie's files belong to another user, who could not read what is made here."""
+    for directory in map(layout.current, directories):
+        owner = files.other_owner(directory)
+        if owner is not None:
+            raise ConfigurationError(
+                f"directory {directory} belongs to user {user_name(owner)}: run --rebuild-index as this user, "
+                "otherwise the bookie cannot read the files that it makes"
+            )
 
 
 def _wanted(named: Sequence[str]) -> frozenset[int] | str | None:

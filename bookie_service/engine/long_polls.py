@@ -3,13 +3,15 @@
 A poll that waits is woken once: when the LAC passes the one that its client has, when the ledger is fenced, or when its
 time is over. It is then answered like any other reading, in a later turn of the event loop, because code that changes a
 ledger only reports the change. Polls of a closed connection are forgotten. The number of waiting polls is limited: in
-total, per address, and per connection (`shares`).
+total, per address, and per connection (`shares`). A change costs what it wakes, however many other polls wait.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import abstractmethod
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,8 +56,14 @@ class Poll(Reading):
 class _Waiter:
     poll: Poll
     """The read that waits."""
+    number: int
+    """How many polls began to wait before it."""
     timer: PollTimer | None = None
     """Ends the wait. None: the wait has not begun."""
+
+
+def _order(waiter: _Waiter) -> tuple[int, int]:
+    return waiter.poll.previous_lac, waiter.number
 
 
 class LongPolls:
@@ -80,8 +88,10 @@ class LongPolls:
         self._lac_of = lac_of
         self._reads = reads
         self._turns = turns
-        self.by_ledger: dict[int, dict[_Waiter, None]] = {}
-        """The waiting polls of each ledger. Only this class changes it."""
+        self.by_ledger: dict[int, list[_Waiter]] = {}
+        """The waiting polls of each ledger, by the LACs that their clients have. Only this class changes it."""
+        self._numbers = itertools.count()
+        """Gives each poll its number."""
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
         """Waiting polls of each client; a client without one has no entry."""
         self._touched: dict[int, bool] = {}
@@ -100,8 +110,8 @@ class LongPolls:
         """Let a poll wait until its LAC advances or its time is over; False: too many polls wait already."""
         if not self._places.take(poll.client):
             return False
-        waiter = _Waiter(poll)
-        self.by_ledger.setdefault(poll.ledger_id, {})[waiter] = None
+        waiter = _Waiter(poll, next(self._numbers))
+        insort(self.by_ledger.setdefault(poll.ledger_id, []), waiter, key=_order)
         self._by_client.setdefault(poll.client, {})[waiter] = None
         waiter.timer = poll.client.call_later(min(seconds, self._seconds_max), lambda: self._time_is_over(waiter))
         return True
@@ -153,18 +163,17 @@ class LongPolls:
         self._queue()
 
     def _find_due(self, ledger_id: int, is_fenced: bool) -> None:
-        waiters = self.by_ledger.get(ledger_id, ())
+        waiters = self.by_ledger.get(ledger_id, [])
         try:
             lac = self._lac_of(ledger_id)
         except Exception:
             # Only reading failed, so nothing is half changed; the polls keep waiting.
             logger.exception("polls that wait for the LAC of ledger %d cannot be answered", ledger_id)
             lac = NO_ENTRY
-        for waiter in waiters:
-            if waiter.poll.previous_lac < lac:
-                self._due.append((waiter, lac))
-            elif is_fenced:
-                self._due.append((waiter, None))
+        passed = bisect_left(waiters, (lac, 0), key=_order)
+        self._due.extend((waiter, lac) for waiter in waiters[:passed])
+        if is_fenced:
+            self._due.extend((waiter, None) for waiter in waiters[passed:])
 
     def _is_waiting(self, waiter: _Waiter) -> bool:
         return waiter in self._by_client.get(waiter.poll.client, ())
@@ -196,8 +205,9 @@ class LongPolls:
         waiter.timer.cancel()
         poll = waiter.poll
         self._places.give(poll.client)
-        del self.by_ledger[poll.ledger_id][waiter]
-        if not self.by_ledger[poll.ledger_id]:
+        waiters = self.by_ledger[poll.ledger_id]
+        del waiters[bisect_left(waiters, _order(waiter), key=_order)]
+        if not waiters:
             del self.by_ledger[poll.ledger_id]
         del self._by_client[poll.client][waiter]
         if not self._by_client[poll.client]:

@@ -40,6 +40,7 @@ from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
+from tests.ledger.other_user import OTHER_UID
 
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
 PAYLOADS = [b"payload %d" % i for i in range(30)]
@@ -228,6 +229,25 @@ def test_named_ledger_without_a_trace_is_reported(tmp_path: Path) -> None:
     assert (report.ledgers, report.entries) == (1, 30)
     assert report.notes == ["ledger 99: there is no trace of it in entry logs, journals or index"]
     assert not index_of(options, 99).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write to directories of another user")
+def test_rebuild_by_another_user_than_the_bookies_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bookie could not read what root makes."""
+    options = filled(tmp_path)
+    index_of(options, 5).unlink()
+    os.chown(current(options), OTHER_UID, OTHER_UID)
+    values = dict(setting.split("=", 1) for setting in settings(options)[1::2])
+    assert rebuild.run(configure(values), ["5"], True) == 2
+    said = capsys.readouterr().err
+    assert f"{current(options)} belongs to user " in said
+    assert "run --rebuild-index as this user" in said
+    assert not index_of(options, 5).exists()
+    os.chown(current(options), 0, 0)
+    assert rebuild.run(configure(values), ["5"], True) == 0
+    assert index_of(options, 5).exists()
 
 
 def test_copy_that_the_old_index_names_counts_and_otherwise_the_last_one(tmp_path: Path) -> None:

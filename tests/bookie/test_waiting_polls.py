@@ -55,7 +55,7 @@ class Poll:
 class Bench:
     """Polls of a bookie; `turn` is a turn of the event loop, in which `requests` polls may be woken."""
 
-    def __init__(self, requests: int = 1000) -> None:
+    def __init__(self, requests: int = 1000, places: int = 50) -> None:
         self.queue: list[Callable[[], None]] = []
         limits = TurnLimits(*[requests, 1.0, 512] * 2, shared_seconds=0.0)
         self.lacs: dict[int, int] = {}
@@ -63,7 +63,7 @@ class Bench:
         self.refused: set[int] = set()
         """Ledgers that no client may read."""
         turns = Turns(lambda _, callback: self.queue.append(callback), lambda: 0.0, limits)
-        self.polls = LongPolls(ShareLimits(50, 50, 50), SECONDS_MAX, self._lac_of, self, turns, self._status_of)  # type: ignore[arg-type]
+        self.polls = LongPolls(ShareLimits(*[places] * 3), SECONDS_MAX, self._lac_of, self, turns, self._status_of)  # type: ignore[arg-type]
         self.client = Client()
 
     def _lac_of(self, ledger_id: int) -> int:
@@ -235,3 +235,35 @@ def test_other_rules_refuse_the_polls_that_wait_for_ledgers_they_do_not_allow() 
     bench.polls.touch(2)
     bench.turn()
     assert kept.events == [1, "answered"]
+
+
+class CountedPoll(Poll):
+    """A poll that counts looks at the LAC that its client has."""
+
+    looks = 0
+
+    @property
+    def previous_lac(self) -> int:
+        CountedPoll.looks += 1
+        return self._previous_lac
+
+    @previous_lac.setter
+    def previous_lac(self, previous_lac: int) -> None:
+        self._previous_lac = previous_lac
+
+
+def test_what_an_add_costs_follows_the_polls_that_it_wakes_and_not_those_that_wait() -> None:
+    """A peer may wait for LACs that do not come, on the ledger of another one, whose adds must not pay for it."""
+    bench = Bench(places=5_000)
+    for number in range(4_990):
+        assert bench.polls.wait(CountedPoll(bench.client, 1, (1 << 62) - number), 5.0)
+    followers = [CountedPoll(bench.client, 1, lac) for lac in (3, 0, 7, 3)]
+    for follower in followers:
+        assert bench.polls.wait(follower, 5.0)
+    CountedPoll.looks = 0
+    bench.lacs[1] = 4
+    bench.polls.touch(1)
+    bench.turn()
+    assert [follower.events for follower in followers] == [[4, "answered"], [4, "answered"], [], [4, "answered"]]
+    assert CountedPoll.looks < 500
+    assert len(bench.polls) == 4_991

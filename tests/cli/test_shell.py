@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import random
 import socket
 import stat
@@ -27,6 +28,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.net.host_names import host_name
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cluster import Cluster
+from tests.ledger.other_user import OTHER_UID
 
 ROOT = Path(__file__).parent.parent.parent
 APACHES = """
@@ -397,6 +399,35 @@ def test_naming_a_bookie_by_its_host_continues_after_an_interruption(
     assert bookie.cookies() == [new]
     shell(f"cookie_delete {new}")
     assert "was it decommissioned" in shell("updatecookie -b hostname", 255)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_renamed_cookie_stays_with_its_owner_and_closed_to_others(
+    own_name: str,
+    zookeeper: ZooKeeperProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    mode: int,
+) -> None:
+    """Also if root repairs the bookie of another user, and a group may read its files (`permittedFileGroup`)."""
+    bookie = HostedBookie(zookeeper, tmp_path)
+    with bookie.child.running(bookie.file):
+        pass
+    stamps = [bookie.child.directory / part / "current" / "VERSION" for part in ("journal", "ledgers")]
+    owner = (OTHER_UID, OTHER_UID) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    for stamp in stamps:
+        stamp.chmod(mode)
+        os.chown(stamp, *owner)
+    bookie.set(useHostNameAsBookieID="true")
+    before = os.umask(0)
+    try:
+        Shell(monkeypatch, capfd, "-conf", str(bookie.file))("updatecookie -b hostname")
+    finally:
+        os.umask(before)
+    for found in (stamp.stat() for stamp in stamps):
+        assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (mode, *owner)
 
 
 @pytest.mark.cluster

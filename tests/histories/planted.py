@@ -52,6 +52,9 @@ class Script:
     def lac(self, lac: int, by: str = "reader") -> None:
         self._of_ledger("lac", by).ok(lac=lac)
 
+    def learn_end(self, last_entry: int, by: str = "reader") -> None:
+        self._of_ledger("end", by).ok(**ended(last_entry))
+
     def ending(self, by: str = "recoverer") -> Operation:
         return self._of_ledger("close" if by == "owner" else "recover", by)
 
@@ -168,6 +171,15 @@ def readers_with_different_lacs(h: Script) -> None:
     h.lac(8, by="reader 1")
 
 
+def readers_that_learn_the_end_one_after_the_other(h: Script) -> None:
+    h.append(0, 10)
+    h.lac(8, by="reader 1")
+    h.end(9, by="owner")
+    h.learn_end(9, by="reader 1")
+    h.lac(3, by="reader 2")
+    h.learn_end(9, by="reader 2")
+
+
 def failed_append_is_not_there(h: Script) -> None:
     h.append(0, 2)
     h.end(1, by="owner")
@@ -270,6 +282,7 @@ CORRECT: tuple[Callable[[Script], None], ...] = (
     entry_read_before_its_acknowledgement,
     recovery_beside_an_append,
     readers_with_different_lacs,
+    readers_that_learn_the_end_one_after_the_other,
     failed_append_is_not_there,
     open_ledger_with_an_append_under_way,
     many_appends_of_unknown_outcome,
@@ -299,6 +312,28 @@ def falling_lac(h: Script) -> None:
     h.append(0, 9)
     h.lac(7)
     h.lac(4)
+
+
+def lac_that_falls_for_one_of_two_readers(h: Script) -> None:
+    h.append(0, 9)
+    h.lac(4, by="reader 1")
+    h.lac(7, by="reader 2")
+    h.lac(4, by="reader 1")
+    h.lac(4, by="reader 2")
+
+
+def reader_forgets_the_end(h: Script) -> None:
+    h.append(0, 9)
+    h.end(8, by="owner")
+    h.learn_end(8)
+    h.lac(4)
+
+
+def denied_after_the_close(h: Script) -> None:
+    h.append(0, 9)
+    h.lac(7)
+    h.end(8, by="owner")
+    h.deny(8)
 
 
 def lac_of_nothing(h: Script) -> None:
@@ -451,6 +486,9 @@ DEFECTS: tuple[tuple[Callable[[Script], None], str], ...] = (
     (lost_acknowledged_entry, "entry 2 is lost: the reader was answered that it does not exist"),
     (lost_by_a_recovery, "entries 3 to 4 are lost: the end is said to be 2"),
     (falling_lac, "the LAC of this reader fell from 7 to 4"),
+    (lac_that_falls_for_one_of_two_readers, "the LAC of this reader fell from 7 to 4"),
+    (reader_forgets_the_end, "the LAC of this reader fell from 8 to 4"),
+    (denied_after_the_close, "entry 8 is lost: the reader was answered that it does not exist"),
     (lac_of_nothing, "entry 3 was said to be confirmed: the ledger holds entries 0 to 2"),
     (two_ends, "two ends: the ledger was closed at entry 2, and the end is said to be 4"),
     (wrong_length, "the ledger is said to be 1 bytes long: its entries are 21"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import struct
 import threading
 import uuid
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from kazoo.protocol.serialization import SetData
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import MetadataError, SessionExpired
@@ -201,6 +203,27 @@ def test_ledger_metadata_above_zookeepers_limit_are_refused_and_written_once(run
             await patient.close()
 
     run(test)
+
+
+def test_no_log_line_shows_what_a_node_holds(run, caplog):
+    """Metadata of ledgers have passwords. A program that logs everything has them in its log otherwise."""
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "bkspark.kazoo")
+
+    async def test(link, severed, other, uri):
+        ledgers = LedgerStore(severed, uri)
+        ledger_id, stored = await ledgers.create(replace(METADATA, password=b"s3cret"))
+        await ledgers.write(ledger_id, stored.metadata.closed(-1, 0), stored.version)
+        assert (await ledgers.read(ledger_id)).metadata.password == b"s3cret"
+        link.cut()
+        link.restore()
+        await eventually(lambda: works(severed))
+
+    run(test)
+    # kazoo logs a request whose answer it cannot read.
+    logging.getLogger("bkspark.kazoo").error("request: %s", SetData("/ledgers/L1", b"s3cret", -1))
+    assert "bkspark.kazoo" in {record.name for record in caplog.records}
+    assert "s3cret" not in caplog.text
 
 
 def test_connecting_that_is_cancelled_leaves_no_thread(run):

@@ -46,7 +46,9 @@ def test_without_groups_there_are_no_entries():
         entry_list((0, 9, 4, 3)),
         entry_list((0, 0, 5, 0), (4, 4, 1, 0)),
         entry_list((0, (1 << 62), 1, 2)),
-        # What overflows 64 bits.
+        # What overflows 64 bits, or names the highest id, which no entry has.
+        entry_list((0, 2**63 - 1, 1, 1)),
+        entry_list((2**63 - 1, 2**63 - 1, 1, 0)),
         entry_list((0, 2**63 - 1, 1, 1), (2**62, 2**62, 1, 0)),
         entry_list((2**63 - 1, 2**63 - 1, 2, 0)),
         entry_list((1, 2**63 - 1, 2, 2)),
@@ -119,7 +121,7 @@ def test_runs_that_meet_are_joined():
     assert EntryRuns.none().joined().entries == 0
 
 
-CORNERS = [0, 1, 2, 3, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**40 - 1, 2**62, 2**63 - 3, 2**63 - 2, 2**63 - 1]
+CORNERS = [0, 1, 2, 3, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**40 - 1, 2**62, 2**63 - 4, 2**63 - 3, 2**63 - 2]
 
 
 def test_any_two_ids_can_be_listed():

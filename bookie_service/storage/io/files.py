@@ -420,6 +420,14 @@ class LocalFiles(ReadOnlyFiles):
         """Return whether a directory must not be used (`closed_directories`)."""
         return False
 
+    def other_owner(self, directory: str) -> int | None:
+        """Return the user that a directory belongs to, if it is not this one; None: it is, or that cannot be found."""
+        try:
+            owner = os.stat(directory).st_uid
+        except OSError:
+            return None
+        return None if owner == os.geteuid() else owner
+
     def protect(self, directory: str) -> str | None:
         """Restrict access to an existing directory; return a line about what was done, or None if nothing was needed.
 

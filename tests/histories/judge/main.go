@@ -76,7 +76,7 @@ func judge(records []*record, bounds *budget, html string) *report {
 	for _, r := range records {
 		result.Operations[r.Op+" "+r.Result]++
 		byObject[r.object()] = append(byObject[r.object()], r)
-		if r.Op == "lac" {
+		if r.Op == "lac" || r.Op == "end" {
 			name := r.object() + ", client " + r.Client
 			byReader[name] = append(byReader[name], r)
 		}
