@@ -44,7 +44,22 @@ _PROGRAMS = {
 }
 """Part of a command line, and the marker of a test that starts it."""
 
+_PARAMETER_CHARACTERS = 40
+"""How many characters of a text or of bytes are in the name of a test."""
+
 _running: list[pytest.Item] = []
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long text by its beginning and length.
+
+    Parameters have up to eight megabytes. Each process of a run collects the names of all tests and sends them.
+    """
+    if not isinstance(val, (str, bytes)) or len(val) <= _PARAMETER_CHARACTERS:
+        return None
+    beginning = val[:_PARAMETER_CHARACTERS]
+    shown = beginning if isinstance(beginning, str) else beginning.decode("ascii", "backslashreplace")
+    return f"{shown}...{len(val)}"
 
 
 @pytest.hookimpl(tryfirst=True)
