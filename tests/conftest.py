@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(marker)
         kind = next((kind for kind in _GROUPS if kind in started), None)
         if kind is not None:
-            item.add_marker(pytest.mark.xdist_group(_group(kind, item.path)))
+            item.add_marker(pytest.mark.xdist_group(_group(kind, item.path, fixtures)))
         if item.path.parent.name in _CAMPAIGNS:
             item.add_marker("slow")
     config.stash[tiers.COLLECTED] = tiers.sort(items)
@@ -101,15 +101,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _group(kind: str, path: Path) -> str:
+def _group(kind: str, path: Path, fixtures: set[str]) -> str:
     """Return the group of a test in a file that needs processes of a kind. The longest group bounds the whole run.
 
-    A JVM with Spark takes ten seconds and a gigabyte: one for all tests. Apache's programs take seconds: one group for
-    each folder. ZooKeeper and a cluster are cheap and last as long as the runner's process: one group for each file.
+    A JVM with Spark takes ten seconds and a gigabyte: one for all tests. Apache's programs take seconds, and the
+    console has a cluster of its own: one group for each folder. ZooKeeper and a cluster are cheap and last as long as
+    the runner's process: one group for each file.
     """
     if kind == "spark":
         return kind
-    return f"{kind} {path.parent.name}" if kind == "interop" else f"{kind} {path.parent.name}/{path.stem}"
+    is_for_a_folder = kind == "interop" or "console_cluster" in fixtures
+    return f"{kind} {path.parent.name}" if is_for_a_folder else f"{kind} {path.parent.name}/{path.stem}"
 
 
 def _shared_fixtures(item: pytest.Item) -> Iterable[str]:
