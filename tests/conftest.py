@@ -44,7 +44,22 @@ _PROGRAMS = {
 }
 """Part of a command line, and the marker of a test that starts it."""
 
+_PARAMETER_CHARACTERS = 40
+"""How many characters of a text or of bytes are in the name of a test."""
+
 _running: list[pytest.Item] = []
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long text by its beginning and length.
+
+    Parameters have up to eight megabytes. Each process of a run collects the names of all tests and sends them.
+    """
+    if not isinstance(val, (str, bytes)) or len(val) <= _PARAMETER_CHARACTERS:
+        return None
+    beginning = val[:_PARAMETER_CHARACTERS]
+    shown = beginning if isinstance(beginning, str) else beginning.decode("ascii", "backslashreplace")
+    return f"{shown}...{len(val)}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(marker)
         kind = next((kind for kind in _GROUPS if kind in started), None)
         if kind is not None:
-            item.add_marker(pytest.mark.xdist_group(_group(kind, item.path)))
+            item.add_marker(pytest.mark.xdist_group(_group(kind, item.path, fixtures)))
         if item.path.parent.name in _CAMPAIGNS:
             item.add_marker("slow")
     config.stash[tiers.COLLECTED] = tiers.sort(items)
@@ -86,15 +101,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _group(kind: str, path: Path) -> str:
+def _group(kind: str, path: Path, fixtures: set[str]) -> str:
     """Return the group of a test in a file that needs processes of a kind. The longest group bounds the whole run.
 
-    A JVM with Spark takes ten seconds and a gigabyte: one for all tests. Apache's programs take seconds: one group for
-    each folder. ZooKeeper and a cluster are cheap and last as long as the runner's process: one group for each file.
+    A JVM with Spark takes ten seconds and a gigabyte: one for all tests. Apache's programs take seconds, and the
+    console has a cluster of its own: one group for each folder. ZooKeeper and a cluster are cheap and last as long as
+    the runner's process: one group for each file.
     """
     if kind == "spark":
         return kind
-    return f"{kind} {path.parent.name}" if kind == "interop" else f"{kind} {path.parent.name}/{path.stem}"
+    is_for_a_folder = kind == "interop" or "console_cluster" in fixtures
+    return f"{kind} {path.parent.name}" if is_for_a_folder else f"{kind} {path.parent.name}/{path.stem}"
 
 
 def _shared_fixtures(item: pytest.Item) -> Iterable[str]:

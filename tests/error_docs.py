@@ -77,10 +77,11 @@ def facts_given() -> dict[str, list[set[str]]]:
 
 def _raised(path: Path, names: set[str]) -> Iterator[tuple[str, ast.Call]]:
     """Yield (error, call) for every call of an error, or of a local `kind` that is one of several."""
+    has_kind = "kind(" in path.read_text()
     for function in nodes_of(path):
         if isinstance(function, ast.Call) and isinstance(function.func, ast.Name) and function.func.id in names:
             yield function.func.id, function
-        if not isinstance(function, ast.FunctionDef):
+        if not has_kind or not isinstance(function, ast.FunctionDef):
             continue
         calls = [it for it in ast.walk(function) if isinstance(it, ast.Call)]
         chosen = [it for it in calls if isinstance(it.func, ast.Name) and it.func.id == "kind"]

@@ -49,10 +49,21 @@ def test_spark(): pass
 @pytest.mark.xdist_group("own")
 def test_cheap(): pass
 """,
+    "test_d.py": """
+import pytest
+@pytest.fixture(scope="module")
+def shared(): pass
+@pytest.mark.slow
+def test_slow(shared, tmp_path_factory): pass
+@pytest.mark.slow
+def test_slow_too(shared): pass
+""",
 }
 
 
-def test_costly_groups_come_first_then_costly_tests_alone_then_cheap_files_the_largest_first(tmp_path: Path) -> None:
+def test_costly_groups_and_set_ups_come_first_then_costly_tests_alone_then_cheap_files_the_largest_first(
+    tmp_path: Path,
+) -> None:
     for name, text in {"conftest.py": CONFTEST, **FILES}.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "--collect-only"]
@@ -63,6 +74,8 @@ def test_costly_groups_come_first_then_costly_tests_alone_then_cheap_files_the_l
             ("test_clustered[0]", "large cluster"),
             ("test_clustered[1]", "large cluster"),
             ("test_clustered", "small cluster"),
+            ("test_slow", "test_d.py"),
+            ("test_slow_too", "test_d.py"),
             ("test_with_a_cluster_of_its_own",),
             ("test_slow",),
             ("test_cheap[0]", "test_b.py"),

@@ -1,4 +1,7 @@
-"""Markers say what a test starts: `-m "not cluster and not spark and not interop"` starts no such process."""
+"""Markers say what a test starts: `-m "not cluster and not spark and not interop"` starts no such process.
+
+The names of tests are short whatever their parameters are.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,12 @@ def test_a_file_that_gives_its_own_fixture_the_name_of_a_costly_one_starts_nothi
 def test_a_test_without_the_marker_cannot_start_the_program(program: list[str], marker: str) -> None:
     with pytest.raises(AssertionError, match=rf"mark it @pytest\.mark\.{marker}$"):
         subprocess.run(program, check=False)
+
+
+@pytest.mark.parametrize("parameter", ["x" * 1_000_000, b"\xff" * 1_000_000])
+def test_a_long_parameter_is_named_by_its_beginning_and_length(
+    request: pytest.FixtureRequest, parameter: str | bytes
+) -> None:
+    """Each process of a run sends the names of all tests, and each message about a test contains its name."""
+    assert len(request.node.name) < 300
+    assert "...1000000]" in request.node.name

@@ -39,8 +39,9 @@ SENT: dict[str, Callable[[], bytes]] = {
 
 @pytest.fixture(autouse=True)
 def no_collections() -> Iterator[None]:
-    """Python begins no collection by itself."""
+    """Python begins no collection by itself, and those of a test look only at what the test made."""
     gc.collect()
+    gc.freeze()
     gc.disable()
     yield
     gc.enable()

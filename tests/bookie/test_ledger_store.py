@@ -77,7 +77,7 @@ def test_entries_are_found_while_they_move_to_the_disk(tmp_path: Path, storage_c
 
 @pytest.mark.parametrize("directories", [1, 3])
 @pytest.mark.parametrize("storage_class", list(StorageClass))
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long(reason="another seed of the same search"))])
 def test_store_reads_as_a_dictionary_would(
     tmp_path: Path, seed: int, storage_class: StorageClass, directories: int
 ) -> None:

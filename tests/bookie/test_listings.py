@@ -32,7 +32,7 @@ def _swallowing(old: Any) -> Any:
     return is_deleted
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.long(reason="another seed of the same search"))])
 def test_no_live_ledger_is_dropped_whatever_the_metadata_store_reports(seed: int) -> None:
     """B8; issue 4, point 7."""
     counts = asyncio.run(collect_against(seed, 250))

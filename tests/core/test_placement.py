@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections import Counter
@@ -35,11 +36,20 @@ def spans(racks, write_quorum):
     return [len({racks[slot] for slot in write_set(first, size, write_quorum)} - {None}) for first in range(size)]
 
 
+@functools.cache
 def arrangements(sizes, size):
     """Every sequence of racks that has a bookie for each slot."""
-    for racks in itertools.product(range(len(sizes)), repeat=size):
-        if all(count <= sizes[rack] for rack, count in Counter(racks).items()):
-            yield [f"/r{rack}" for rack in racks]
+    return [
+        racks
+        for racks in itertools.product(range(len(sizes)), repeat=size)
+        if all(racks.count(rack) <= bookies for rack, bookies in enumerate(sizes))
+    ]
+
+
+@functools.cache
+def widest(sizes, size, write_quorum):
+    """How many racks the narrowest write set spans in the best arrangement."""
+    return max(min(spans(racks, write_quorum)) for racks in arrangements(sizes, size))
 
 
 @pytest.mark.slow
@@ -51,7 +61,7 @@ def test_every_write_set_spans_as_many_racks_as_any_ensemble_gives_all_of_them(s
     for size, write_quorum in SHAPES:
         if size > len(where):
             continue
-        best = max(min(spans(racks, write_quorum)) for racks in arrangements(sizes, size))
+        best = widest(sizes, size, write_quorum)
         for _ in range(3):
             ensemble = choose_ensemble(set(where), size, write_quorum, source, Topology(where, racks_min=racks_min))
             assert len(set(ensemble)) == size
@@ -318,10 +328,12 @@ def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
     size = len(standing)
     touched = [sets for sets in placement._write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
     best, found = (-1,), []
+    filled = list(standing)
     for places in itertools.product(sorted(place for place, count in left.items() if count), repeat=len(slots)):
         if any(places.count(place) > left[place] for place in places):
             continue
-        filled = [dict(zip(slots, places)).get(slot, place) for slot, place in enumerate(standing)]
+        for slot, place in zip(slots, places):
+            filled[slot] = place
         there = [[filled[slot] for slot in sets if filled[slot] is not None] for sets in touched]
         in_racks = [len({place.rack for place in some}) for some in there]
         on_hosts = [len({place.host for place in some}) for some in there]

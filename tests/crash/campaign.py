@@ -77,7 +77,6 @@ class Campaign:
         self.counts: Counter[str] = Counter()
         self._stop = stop
         self._seen: set[tuple[Fingerprint, int]] = set()
-        self._opened: OrderedDict[int, Remembered] = OrderedDict()
 
     @property
     def images(self) -> int:
@@ -90,7 +89,7 @@ class Campaign:
             Violation: naming the seed, the boundary and the policy.
         """
         self._seen.clear()
-        self._opened.clear()
+        starts = Starts(self.counts)
         random = Random(seed)
         boundary = 0
 
@@ -105,7 +104,7 @@ class Campaign:
             for loss in Loss:
                 for _ in range(VARIANTS.get(loss, 1)):
                     try:
-                        self._crash(script.disk, script.setup, script.history, loss, random)
+                        self._crash(script, loss, random, starts)
                     except Violation as violation:
                         raise Violation(f"seed {seed}, boundary {boundary}, {loss.value}: {violation}") from violation
 
@@ -122,9 +121,10 @@ class Campaign:
             self.counts[f"{_CRASHED}{kind}"] += len(Loss) * (self.counts["boundaries"] - crashed)
             self.counts[f"{_DUE}{kind}"] += len(Loss) * (script.operations + 1)
 
-    def _crash(self, disk: SimulatedDisk, setup: Setup, history: History, loss: Loss, random: Random) -> None:
+    def _crash(self, script: Script, loss: Loss, random: Random, starts: Starts) -> None:
         self.counts["attempts"] += 1
-        image = crash_image(disk, loss, random)
+        setup, history = script.setup, script.history
+        image = crash_image(script.disk, loss, random)
         found = fingerprint(image)
         if (found, history.promises) in self._seen:
             return
@@ -135,17 +135,7 @@ class Campaign:
         if self.images % self._deep_every == 0:
             self._crash_again(image, setup, history, random)
         else:
-            audit(self._answers(found.seen, image, setup, history), history)
-
-    def _answers(self, seen: int, image: SimulatedDisk, setup: Setup, history: History) -> Remembered:
-        """Open an image, or return the answers to those like it: a start that is not crashed sees no difference."""
-        answers = self._opened.get(seen)
-        if answers is None:
-            self.counts["starts"] += 1
-            answers = self._opened[seen] = Remembered(reopened(image, setup, history))
-            if len(self._opened) > _OPENED_MAX:
-                self._opened.popitem(last=False)
-        return answers
+            starts.audit(image, setup, history, found)
 
     def _crash_again(self, image: SimulatedDisk, setup: Setup, history: History, random: Random) -> None:
         """Crash inside the recovery of an image, and inside what is written after it."""
@@ -180,6 +170,41 @@ class Campaign:
             self.counts["space"] += 1
         write_more(twin, random)
         crash("end", "")
+
+
+class Starts:
+    """Starts a bookie on images of one script, and holds it against what it promised.
+
+    A start that is not crashed sees no difference between images with the same bytes: they are started once, and what
+    was promised is audited once.
+    """
+
+    def __init__(self, counts: Counter[str] | None = None, opened_max: int = _OPENED_MAX) -> None:
+        """`counts`: where the `starts` are counted. `opened_max`: of the bookies that are kept."""
+        self._counts = Counter[str]() if counts is None else counts
+        self._opened_max = opened_max
+        self._audited: set[tuple[int, int, int]] = set()
+        self._opened: OrderedDict[int, Remembered] = OrderedDict()
+
+    def audit(self, image: SimulatedDisk, setup: Setup, history: History, found: Fingerprint | None = None) -> bool:
+        """Return whether the image is unlike the earlier ones. `found`: its fingerprint, if it is known.
+
+        Raises:
+            Violation: it does not start, or breaks a promise.
+        """
+        seen = (found or fingerprint(image)).seen
+        promised = (seen, history.promises, len(history.deleted))
+        if promised in self._audited:
+            return False
+        self._audited.add(promised)
+        answers = self._opened.get(seen)
+        if answers is None:
+            self._counts["starts"] += 1
+            answers = self._opened[seen] = Remembered(reopened(image, setup, history))
+            if len(self._opened) > self._opened_max:
+                self._opened.popitem(last=False)
+        audit(answers, history)
+        return True
 
 
 class _Enough(Exception):

@@ -18,7 +18,7 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit, audit_space
-from tests.crash.campaign import reopened
+from tests.crash.campaign import Starts, reopened
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
@@ -491,7 +491,7 @@ def crash_after_a_drop() -> None:
 
 def _crashed_twice(twin: BookieTwin, act: Callable[[], object], first: Sequence[Loss], second: Sequence[Loss]) -> None:
     """Do something and crash before each of its operations, then before and after each of the recovery's."""
-    random = Random(0)
+    random, starts = Random(0), Starts()
 
     def crash(operation: str, path: str) -> None:
         history = twin.history.after_crash()
@@ -500,7 +500,7 @@ def _crashed_twice(twin: BookieTwin, act: Callable[[], object], first: Sequence[
 
             def crash_again(operation: str, path: str, image: SimulatedDisk = image) -> None:
                 for loss in second:
-                    audit(reopened(crash_image(image, loss, random), twin.setup, history), history)
+                    starts.audit(crash_image(image, loss, random), twin.setup, history)
 
             image.before_operation = crash_again
             reopened(image, twin.setup, history)

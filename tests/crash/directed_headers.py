@@ -14,7 +14,7 @@ from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
-from tests.crash.campaign import Campaign, reopened
+from tests.crash.campaign import Campaign, Starts, reopened
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image, every_image
 from tests.crash.metadata_view import DoubtfulMetadataView
@@ -54,7 +54,7 @@ def crash_start_after_headers() -> None:
     Raises:
         Violation: the start built on what was not durable.
     """
-    random = Random(0)
+    random, starts = Random(0), Starts()
 
     def kill(operation: str, path: str) -> None:
         if operation != "sync_directory" and path.rpartition("/")[2].removesuffix(".new") not in _NAMES:
@@ -63,7 +63,7 @@ def crash_start_after_headers() -> None:
         image = crash_image(twin.disk, Loss.KEPT, random)
 
         def cut_power(operation: str, path: str) -> None:
-            audit(reopened(crash_image(image, Loss.LOST, random), twin.setup, history), history)
+            starts.audit(crash_image(image, Loss.LOST, random), twin.setup, history)
 
         image.before_operation = cut_power
         reopened(image, twin.setup, history)
@@ -181,7 +181,7 @@ def _change_headers(twin: BookieTwin) -> None:
 
 def _crash_every_image(twin: BookieTwin) -> None:
     """From now on crash before each operation of index and marks, in each way in which a missing sync shows."""
-    random = Random(0)
+    random, starts = Random(0), Starts()
 
     def crash(operation: str, path: str) -> None:
         name = path.rpartition("/")[2]
@@ -190,7 +190,7 @@ def _crash_every_image(twin: BookieTwin) -> None:
         history = twin.history.after_crash()
         for what, image in every_image(twin.disk, random):
             try:
-                audit(reopened(image, twin.setup, history), history)
+                starts.audit(image, twin.setup, history)
             except Violation as violation:
                 raise Violation(f"{what}, before {operation} of {path}: {violation}") from violation
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -27,14 +27,12 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
-from tests.crash.campaign import LOG_PER_LEDGER, reopened
-from tests.crash.history import History
+from tests.crash.campaign import LOG_PER_LEDGER, Starts, reopened
 from tests.crash.images import Fingerprint, Loss, crash_image, every_image, fingerprint
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.parallel import counts_of, report
 from tests.crash.scripts import Script
-from tests.crash.simulated_files import SimulatedDisk
-from tests.crash.twins import BookieTwin, Remembered, Setup
+from tests.crash.twins import BookieTwin, Setup
 
 KINDS: dict[str, tuple[StorageClass, bool]] = {
     **{storage.short_name: (storage, False) for storage in StorageClass},
@@ -146,8 +144,6 @@ class Recoveries:
         self.operations: set[tuple[str, str]] = set()
         """What the starts did to files, as (operation, kind of file)."""
         self._states: set[tuple[Fingerprint, int]] = set()
-        self._seen: set[tuple[int, int]] = set()
-        self._opened: OrderedDict[int, Remembered] = OrderedDict()
 
     @property
     def images(self) -> int:
@@ -160,8 +156,7 @@ class Recoveries:
             Violation: naming kind, seed, kill, operation and policy.
         """
         self._states.clear()
-        self._seen.clear()
-        self._opened.clear()
+        starts = Starts(self.counts, _OPENED_MAX)
         random = Random(seed)
         kills = 0
 
@@ -171,13 +166,13 @@ class Recoveries:
             kills += 1
             if self._act in (None, script.act):
                 self.counts["kills"] += 1
-                self._recover(script, random, f"{kind}, seed {seed}, kill {kills} ({script.act})")
+                self._recover(script, starts, random, f"{kind}, seed {seed}, kill {kills} ({script.act})")
 
         storage_class, log_per_ledger = KINDS[kind]
         RichScript(seed, 0, hook, storage_class, log_per_ledger=log_per_ledger).run()
         self.counts["scripts"] += 1
 
-    def _recover(self, script: Script, random: Random, what: str) -> None:
+    def _recover(self, script: Script, starts: Starts, random: Random, what: str) -> None:
         """Start the bookie on what a kill leaves now, and cut the power at every operation of that."""
         killed = crash_image(script.disk, Loss.KEPT, random)
         history = script.history.after_crash()
@@ -199,7 +194,7 @@ class Recoveries:
             for survived, image in every_image(killed, random):
                 self.counts["attempts"] += 1
                 try:
-                    self._audit(image, script.setup, history)
+                    self.counts["images"] += starts.audit(image, script.setup, history)
                 except Violation as violation:
                     where = f"{what}, then the power was cut at operation {cuts} of the start ({operation} {path})"
                     raise Violation(f"{where}, {survived}: {violation}") from violation
@@ -211,20 +206,6 @@ class Recoveries:
             raise Violation(f"{what}: {violation}") from violation
         cut("end", "")
         audit(twin, history)
-
-    def _audit(self, image: SimulatedDisk, setup: Setup, history: History) -> None:
-        seen = fingerprint(image).seen
-        if (seen, history.promises) in self._seen:
-            return
-        self._seen.add((seen, history.promises))
-        self.counts["images"] += 1
-        answers = self._opened.get(seen)
-        if answers is None:
-            self.counts["starts"] += 1
-            answers = self._opened[seen] = Remembered(reopened(image, setup, history))
-            if len(self._opened) > _OPENED_MAX:
-                self._opened.popitem(last=False)
-        audit(answers, history)
 
 
 @dataclass(frozen=True, slots=True)

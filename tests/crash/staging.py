@@ -8,7 +8,7 @@ from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import audit
-from tests.crash.campaign import reopened
+from tests.crash.campaign import Starts, reopened
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Inode, SimulatedDisk
@@ -57,6 +57,7 @@ def overwrite(inode: Inode, offset: int, data: bytes) -> None:
 def crash_everywhere(twin: BookieTwin, act: object, audits: int = 1) -> int:
     """Run `act()` and crash the bookie before each of its operations, in every way; return how many there were."""
     boundaries = 0
+    starts = Starts()
 
     def crash(operation: str, path: str) -> None:
         nonlocal boundaries
@@ -64,7 +65,7 @@ def crash_everywhere(twin: BookieTwin, act: object, audits: int = 1) -> int:
         history = twin.history.after_crash()
         for loss in Loss:
             for seed in range(audits):
-                audit(reopened(crash_image(twin.disk, loss, Random(seed)), twin.setup, history), history)
+                starts.audit(crash_image(twin.disk, loss, Random(seed)), twin.setup, history)
 
     twin.disk.before_operation = crash
     try:

@@ -19,6 +19,9 @@ from tests.crash.bad_directory import Case, cases, crash_everywhere
 from tests.planting import Plant, changed, replaced
 
 
+@pytest.mark.long_except(
+    *map(str, list(cases())[::2]), reason="the same script with another error or another directory"
+)
 @pytest.mark.parametrize("case", list(cases()), ids=str)
 def test_crash_at_some_moments_while_one_directory_takes_no_writes_loses_nothing(case: Case) -> None:
     assert crash_everywhere(case, 0.06) > 50

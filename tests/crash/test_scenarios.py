@@ -19,7 +19,7 @@ from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from tests.crash.audit import audit
-from tests.crash.campaign import reopened
+from tests.crash.campaign import Starts, reopened
 from tests.crash.directed import crash_held_index, crash_reused_journals, crash_striped_ledger
 from tests.crash.faults import misdirect_position
 from tests.crash.history import History
@@ -251,13 +251,14 @@ def test_s21_second_crash_at_any_point_of_a_recovery_loses_nothing() -> None:
     put(twin, 1, range(8), 200)
     twin.fence(1)
     put(twin, 2, range(8), 200)
+    starts = Starts()
     for loss in Loss:
         image = crash_image(twin.disk, loss, Random(1))
         history = twin.history.after_crash()
 
         def crash(operation: str, path: str, image: SimulatedDisk = image, history: History = history) -> None:
             for second in Loss:
-                audit(reopened(crash_image(image, second, Random(2)), Setup(), history), history)
+                starts.audit(crash_image(image, second, Random(2)), Setup(), history)
 
         image.before_operation = crash
         reopened(image, Setup(), history)

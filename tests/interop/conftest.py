@@ -76,8 +76,12 @@ def java_on_apache(shared_peer: Peer, shared_apache_bookies: ApacheCluster) -> I
 
 
 @pytest.fixture(params=["our bookies", "apache's bookies"])
-def bookies(request: pytest.FixtureRequest) -> Bookies:
-    """Three bookies, ours and then Apache's: `uri`, and `bookies` that a test may kill."""
+def bookies(request: pytest.FixtureRequest, shared_peer: Peer) -> Bookies:
+    """Three bookies, ours and then Apache's: `uri`, and `bookies` that a test may kill.
+
+    The fixtures below are looked up only when a test runs. Apache's need `shared_peer`: its name here puts these tests
+    into the group of those that share Apache's processes.
+    """
     return request.getfixturevalue("cluster" if request.param == "our bookies" else "apache_bookies")
 
 

@@ -56,7 +56,7 @@ def _trial_without_end() -> Plant:
 GRAY_MUTANTS = (
     GrayMutant("a bookie is taken back because it is registered", _taken_back_unasked),
     GrayMutant("a bookie that holds callers back is not left out", _never_left_out, 14),
-    GrayMutant("a probe that was lost is awaited for ever", _lost_probe_is_awaited),
-    GrayMutant("probes go on over a dead connection", _dead_connection_is_kept, 10),
-    GrayMutant("a trial has no end", _trial_without_end),
+    GrayMutant("a probe that was lost is awaited for ever", _lost_probe_is_awaited, 4),
+    GrayMutant("probes go on over a dead connection", _dead_connection_is_kept, 16),
+    GrayMutant("a trial has no end", _trial_without_end, 4),
 )

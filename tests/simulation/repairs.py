@@ -37,7 +37,12 @@ MUTANTS = (
     Mutant("acks not awaited", "A1: metadata change with copies under way", planted.acknowledgements_not_awaited),
     Mutant("refusals counted", "A1: a refused copy counts as acknowledged", planted.refusals_counted),
     Mutant("only the beginning", "the last piece of a fragment is not copied", planted.only_the_beginning_copied),
-    Mutant("only first slots", "an entry goes to the first bookie of its write set", planted.only_first_slots_copied),
+    Mutant(
+        "only first slots",
+        "an entry goes to the first bookie of its write set",
+        planted.only_first_slots_copied,
+        first_seed=7,
+    ),
     Mutant("last entry left out", "the end of a fragment is taken for exclusive twice", planted.last_entry_left_out),
     Mutant("copied as an owner", "P34: copies lack the recovery flag", planted.copied_as_an_owner),
     Mutant("damage copied", "A1, P37: digests are not checked", planted.damage_copied),

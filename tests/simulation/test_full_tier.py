@@ -31,6 +31,7 @@ _PARTS = 4
 _T = TypeVar("_T")
 
 
+@pytest.mark.long_except("0", "1", reason="more seeds of the same schedules; each defect of a shell has its own hunt")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_checker_complains_of_any_schedule_of_client_and_storage(part: int) -> None:
     acknowledged = 0

