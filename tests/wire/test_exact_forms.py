@@ -26,6 +26,7 @@ from bkspark.wire.encrypted_entries import (
 from bkspark.wire.framing import count_leading, scan_frames
 from bkspark.wire.local_reads import ENTRIES_MAX, LocalRead, decode_reply, encode_found
 from bkspark.wire.start_tls import ANSWER_BYTES_MAX, encode_start_tls, is_auth_request, is_refusal, take_answer
+from bkspark.wire.status import Status
 from bkspark.wire.v3_fields import NotOfTheForm, fields
 from bkspark.wire.v3_single_read import decode_single_read
 
@@ -293,3 +294,10 @@ def test_offset_in_a_local_answer_is_below_its_limit() -> None:
     assert found.tolist() == last.tolist()
     with pytest.raises(ProtocolError, match="offset 72057594037927936"):
         decode_reply(encode_found(last + 1))
+
+
+def test_state_that_a_v2_peer_does_not_know_is_as_uncertain_to_it_as_eio() -> None:
+    """It must not pass for a negative answer, from which a recovery would conclude that an entry is not there."""
+    assert v2.code_of(Status.EUNKNOWNLEDGERSTATE) == Status.EIO
+    for status in (Status.EOK, Status.ENOENTRY, Status.ENOLEDGER, Status.EFENCED, Status.EUA):
+        assert v2.code_of(status) == status
