@@ -161,7 +161,7 @@ class UnderreplicationStore:
         return f"{self._root}/ledgers/{paths.underreplication_path(ledger_id)}"
 
     async def mark(self, ledger_id: int, missing: Sequence[str], now_ms: int) -> None:
-        """List a ledger, or add bookies to its listing. Unreadable contents are replaced.
+        """List a ledger, or add bookies, at least one, to its listing. Unreadable contents are replaced.
 
         Raises:
             MetadataError: the store failed, or others kept changing the node.
@@ -182,7 +182,7 @@ class UnderreplicationStore:
                 except MetadataFormat:
                     known = Underreplicated(ledger_id, (), stat.version, now_ms)
                 added = [bookie for bookie in missing if bookie not in known.missing]
-                if added or not known.missing:
+                if added:
                     await self._tree.set(path, encode([*known.missing, *added], known.ctime_ms), stat.version)
                 return
             except (NoSuchNode, MetadataVersion):

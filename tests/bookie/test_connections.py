@@ -179,8 +179,75 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         member.close()
         member.close()
     bench.pass_time(70)
-    assert len(bench.connections) == 0
+    connections = bench.connections
+    assert len(connections) == 0
+    assert not connections._by_address
+    assert not connections._silent._of
     assert len(bench.connect_many(60)) == 50
+
+
+def test_connection_makes_room_from_the_very_second_at_which_it_is_idle_for_long() -> None:
+    bench = Bench(ConnectionLimits(all=2, per_address=2, idle_s=60.0))
+    first, second = bench.connect_many(2, sends=True)
+    bench.now = 59.0
+    for _ in range(LOOKS):
+        bench.connections.watch(bench.now)
+    assert bench.connect("10.0.0.2") is None
+    bench.now = 60.0
+    for _ in range(LOOKS):
+        bench.connections.watch(bench.now)
+    assert bench.connect("10.0.0.2") is not None
+    assert [first.is_open, second.is_open] == [False, True]
+
+
+def test_connection_without_a_request_is_closed_from_the_very_second_on() -> None:
+    bench = Bench(ConnectionLimits(idle_s=60.0))
+    (silent,) = bench.connect_many(1)
+    bench.connections.watch(59.0)
+    assert silent.is_open
+    bench.connections.watch(60.0)
+    assert not silent.is_open
+
+
+def test_connection_that_was_idle_before_its_last_request_is_not_the_first_to_make_room() -> None:
+    bench = Bench(ConnectionLimits(all=2, per_address=2, idle_s=60.0))
+    busy, idle = bench.connect_many(2, sends=True)
+    idle.is_owed = True
+    bench.pass_time(61)
+    idle.is_owed = False
+    busy.send()
+    bench.pass_time(62)
+    assert bench.connect("10.0.0.2") is not None
+    assert [busy.is_open, idle.is_open] == [True, False]
+
+
+@pytest.mark.parametrize(("places", "share"), [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)])
+def test_share_of_one_address_is_half_of_all_places_and_at_least_one(places: int, share: int) -> None:
+    assert ConnectionLimits(all=places).share == share
+
+
+def test_connection_that_is_closed_for_its_stalled_peer_makes_no_room_afterwards() -> None:
+    bench = Bench(ConnectionLimits(all=2, per_address=2, reserved=0, idle_s=60.0))
+    stalled, other = bench.connect_many(2, sends=True)
+    stalled.close_if_stalled = lambda _: stalled.close()  # type: ignore[method-assign]
+    bench.now = 61.0
+    other.send()
+    for _ in range(LOOKS):
+        bench.connections.watch(bench.now)
+    assert not stalled.is_open
+    assert bench.connect(sends=True) is not None
+    assert bench.connect(sends=True) is None
+
+
+def test_address_with_its_share_makes_room_for_itself_from_its_own_connections_alone() -> None:
+    bench = Bench(ConnectionLimits(all=100, per_address=1))
+    (other,) = bench.connect_many(1, "10.0.0.2")
+    bench.now += FIRST_REQUEST_S
+    (mine,) = bench.connect_many(1, "10.0.0.1")
+    assert bench.connect("10.0.0.1") is None
+    bench.now += FIRST_REQUEST_S
+    assert bench.connect("10.0.0.1") is not None
+    assert [other.is_open, mine.is_open] == [True, False]
 
 
 def test_addresses_of_bookies_are_those_that_their_registrations_name() -> None:

@@ -9,12 +9,21 @@ import uuid
 import pytest
 
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from bkspark.errors import MetadataFormat
+from bkspark.errors import MetadataError, MetadataFormat
 from bkspark.metadata import bookie_plans
-from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, QUARANTINE, BookiePlan, BookiePlans
+from bkspark.metadata.bookie_plans import (
+    DRAIN,
+    MAINTENANCE,
+    PLAN_BYTES_MAX,
+    QUARANTINE,
+    TIME_MS_MAX,
+    BookiePlan,
+    BookiePlans,
+)
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from tests.metadata.meanwhile import Meanwhile
 
 URI = MetadataUri.parse("zk://simulated:2181/ledgers")
 PLAN = BookiePlan("10.0.0.1:3181", MAINTENANCE, "ada@host", 17, 99, "new disk", "again", 5, {"ledgers": 3})
@@ -81,6 +90,44 @@ def test_plans_are_stored_replaced_watched_and_ended(caplog: pytest.LogCaptureFi
         assert ["the plan for bookie b:1 cannot be read" in record.getMessage() for record in caplog.records] == [True]
         assert await plans.end("b:1") is True
         assert await plans.end(PLAN.bookie) is True
+
+    asyncio.run(run())
+
+
+def test_change_of_a_plan_keeps_what_another_process_changed_meanwhile() -> None:
+    async def run() -> None:
+        store = MemoryStore()
+        plans = BookiePlans(store.session(), URI)
+        await plans.set(BookiePlan("b:1", DRAIN, "w", 1))
+
+        async def another_change() -> None:
+            await plans.update("b:1", DRAIN, with_rate)
+
+        def reported(plan: BookiePlan) -> BookiePlan:
+            return dataclasses.replace(plan, progress={"ledgers": 3})
+
+        stored = await BookiePlans(Meanwhile(store, set=another_change), URI).update("b:1", DRAIN, reported)
+        assert (
+            stored
+            == await plans.find("b:1")
+            == BookiePlan("b:1", DRAIN, "w", 1, bytes_per_s=7, progress={"ledgers": 3})
+        )
+
+    asyncio.run(run())
+
+
+def test_plans_have_bounds_and_one_that_cannot_be_read_hides_none_after_it() -> None:
+    async def run() -> None:
+        tree = MemoryStore().session()
+        plans = BookiePlans(tree, URI)
+        await tree.create("/ledgers/underreplication/plans/a:1", b"?", make_parents=True)
+        last = BookiePlan("b:1", DRAIN, "w", TIME_MS_MAX, TIME_MS_MAX)
+        room = PLAN_BYTES_MAX - len(bookie_plans.encode(last))
+        largest = dataclasses.replace(last, reason="x" * room)
+        with pytest.raises(MetadataError, match=f"has {PLAN_BYTES_MAX + 1} bytes, {PLAN_BYTES_MAX} at most"):
+            await plans.set(dataclasses.replace(last, reason="x" * (room + 1)))
+        await plans.set(largest)
+        assert [each async for each in plans.all()] == [largest]
 
     asyncio.run(run())
 

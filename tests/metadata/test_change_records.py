@@ -8,6 +8,7 @@ from bkspark.metadata import change_records
 from bkspark.metadata.change_records import RECORDS_MAX, ChangeRecord, ChangeRecords
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
+from tests.metadata.meanwhile import Meanwhile
 
 URI = MetadataUri.parse("zk://h:2181/ledgers")
 AT = "/ledgers/underreplication/changes"
@@ -40,5 +41,21 @@ def test_a_record_that_cannot_be_read_hides_no_other() -> None:
         assert len(found) == 6
         assert all("cannot be read" in each.change for each in found[:5])
         assert found[5].change == "x" * change_records.CHANGE_CHARACTERS_MAX
+
+    asyncio.run(run())
+
+
+def test_another_command_may_remove_an_old_record_at_that_moment() -> None:
+    async def run() -> None:
+        store = MemoryStore()
+        records = ChangeRecords(store.session(), URI)
+        for number in range(RECORDS_MAX):
+            await records.add(ChangeRecord(number, "command:amy@host", "change"))
+
+        async def removed() -> None:
+            await store.session().delete(f"{AT}/change-{0:010d}")
+
+        await ChangeRecords(Meanwhile(store, delete=removed), URI).add(ChangeRecord(1, "command:amy@host", "change"))
+        assert len(await store.session().children(AT)) == RECORDS_MAX
 
     asyncio.run(run())

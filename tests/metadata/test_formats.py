@@ -58,6 +58,34 @@ def test_version_1_text_is_read_and_written_back(tail, state, last_entry):
     assert encoding.encode(metadata).rstrip(b"\n") == text.encode()
 
 
+def test_version_1_text_of_an_open_ledger_ends_with_its_line():
+    """Apache's peers end each fragment's line, and not the one that closes the ledger."""
+    version_1 = replace(OPEN, format_version=1, password=None, digest=DigestType.CRC32, custom_metadata={})
+    assert encoding.encode(version_1).endswith(b"\n7\tb:1\tb:4\tb:3\n")
+    assert encoding.encode(version_1.closed(12, 3456)).endswith(b"\n7\tb:1\tb:4\tb:3\n12\tCLOSED")
+    for other in (replace(version_1, ack_quorum=1), replace(version_1, custom_metadata={"k": b"v"})):
+        with pytest.raises(MetadataFormat, match="format 1 holds no ack quorum and no custom metadata"):
+            encoding.encode(other)
+
+
+def test_length_of_the_message_is_a_varint_and_is_exact():
+    """A byte more may be the beginning of what a damaged disk left."""
+    sizes = set()
+    for characters in range(1, 80):
+        metadata = replace(OPEN, custom_metadata={"n" * characters: b"v"})
+        data = encoding.encode(metadata)
+        sizes.add(len(data.partition(b"\n")[2]))
+        assert encoding.decode(data, 5) == metadata
+        with pytest.raises(MetadataFormat, match="bytes follow"):
+            encoding.decode(data + b"\0", 5)
+    assert {1 + 127, 2 + 128} <= sizes, "both sides of the first number that takes two bytes"
+
+
+def test_equal_metadata_have_equal_bytes():
+    one = replace(OPEN, custom_metadata={"a": b"1", "b": b"2"})
+    assert encoding.encode(one) == encoding.encode(replace(OPEN, custom_metadata={"b": b"2", "a": b"1"}))
+
+
 def test_truncated_and_random_metadata_is_one_named_error():
     generator = np.random.default_rng(3)
     data = encoding.encode(OPEN.closed(12, 3456))
@@ -94,6 +122,19 @@ def _stored(fragments: int = 1, members: int = 3, quorum: int = 2, **changes: in
 
 
 CLOSED = {"state": 3}
+
+
+def test_what_an_early_client_left_out_has_apaches_meaning():
+    """Without an ack quorum all of the write quorum acknowledge, and a digest counts only beside a password. A closed
+    ledger without a last entry is empty."""
+    early = dataformats_pb2.LedgerMetadataFormat.FromString(_stored().partition(b"\n")[2][1:])
+    early.ClearField("ackQuorumSize")
+    early.ClearField("lastEntryId")
+    early.digestType, early.state = DigestType.MAC.value, 3
+    body = early.SerializeToString()
+    metadata = encoding.decode(b"BookieMetadataFormatVersion\t3\n" + encoding._varint(len(body)) + body, 5)
+    assert (metadata.write_quorum, metadata.ack_quorum, metadata.digest) == (2, 2, DigestType.CRC32)
+    assert (metadata.is_closed, metadata.last_entry) == (True, -1)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +219,9 @@ def test_cookie_of_apaches_example_is_read_and_written():
     assert cookies.decode(b"3\nh:1\n/j\n1\t/l\n", "VERSION") == Cookie("h:1", ("/j",), ("/l",))
     moved = replace(cookie, ledger_directories=("/data/l1",))
     assert cookie.differences(moved) != []
+    assert cookie.differences(replace(cookie, index_directories=("/data/i",))) == [
+        "index directories /data/i instead of /data/l1,/data/l2"
+    ]
     assert cookie.differences(replace(cookie, index_directories=cookie.ledger_directories)) == []
     for damaged in (b"", b"6\n", b"5\nbookieHost: 1", b'5\nbookieHost: "h"\n', b"\xff\xff"):
         with pytest.raises(MetadataFormat):
@@ -197,6 +241,21 @@ def test_error_about_damaged_text_does_not_quote_the_password():
     with pytest.raises(MetadataFormat, match="line 3 of the text has an error") as caught:
         encoding.decode(text, 5)
     assert "hunter2" not in str(caught.value)
+
+
+def test_clients_connect_to_the_endpoint_of_their_protocol_wherever_it_is():
+    message = dataformats_pb2.BookieServiceInfoFormat()
+    message.endpoints.add(id="httpserver", host="10.0.0.2", port=8080, protocol="http")
+    message.endpoints.add(id="bookie", host="10.0.0.1", port=3181, protocol="bookie-rpc")
+    found = registration.decode(message.SerializeToString(), "b-1")
+    assert (found.host, found.port, found.http) == ("10.0.0.1", 3181, ("10.0.0.2", 8080))
+
+
+def test_registration_is_elsewhere_if_host_or_port_differ_or_it_cannot_be_read():
+    here = BookieAddress("10.0.0.1", 3181, {"k": "v"})
+    assert not registration.is_elsewhere(registration.encode(replace(here, properties={})), "b-1", here)
+    for data in (registration.encode(replace(here, port=1)), registration.encode(replace(here, host="h")), b"\xff"):
+        assert registration.is_elsewhere(data, "b-1", here)
 
 
 def test_registration_is_read_as_written_and_empty_means_the_id():

@@ -18,6 +18,7 @@ from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import DigestType
 from tests.metadata.conftest import Trees
+from tests.metadata.meanwhile import Meanwhile
 
 METADATA = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),), digest=DigestType.DUMMY, ctime=1)
 
@@ -32,7 +33,7 @@ def test_ids_of_both_layouts_come_in_ascending_order_from_any_place_on(trees: Tr
             await ledgers.create(METADATA, ledger_id=ledger_id)
         for name in ("L12", "LL123", "l0002", "L00x1", "x"):
             await tree.create(f"{trees.uri.root}/00/0000/{name}")
-        for after in (-1, 0, 1, 5000, 9_999, 10_000, 2_147_483_646, 2_147_483_647, 1 << 40, LEDGER_ID_MAX):
+        for after in (-1, 0, 1, 5000, 9_998, 9_999, 10_000, 2_147_483_646, 2_147_483_647, 1 << 40, LEDGER_ID_MAX):
             pages = [page async for page in ledgers.pages(after)]
             assert [each for page in pages for each in page.tolist()] == [each for each in IDS if each > after]
             assert all(len(set((page // 10_000).tolist())) == 1 for page in pages)
@@ -129,5 +130,30 @@ def test_folders_below_the_place_to_begin_at_are_not_read() -> None:
         tree.paths.clear()
         assert [page.tolist() async for page in LedgerStore(tree, uri).pages(99_999_999)] == pages
         assert "/ledgers/00" not in tree.paths
+
+    asyncio.run(test())
+
+
+def test_folder_that_vanishes_while_ledgers_are_listed_means_fewer_ledgers() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://h/ledgers")
+        await BookieRegistry(store.session(), uri).initialize_cluster()
+        ledgers = LedgerStore(store.session(), uri)
+        for ledger_id in (3, 20_000):
+            await ledgers.create(METADATA, ledger_id=ledger_id)
+        tree = Meanwhile(store)
+
+        async def root_is_read() -> None:
+            tree.before["children"] = folder_is_read
+
+        async def folder_is_read() -> None:
+            tree.before["children"] = vanishes
+
+        async def vanishes() -> None:
+            await ledgers.delete(3)
+
+        tree.before["children"] = root_is_read
+        assert [page.tolist() async for page in LedgerStore(tree, uri).pages()] == [[20_000]]
 
     asyncio.run(test())

@@ -11,7 +11,7 @@ import pytest
 from bkspark.errors import BookieUnavailable, MetadataError, NoSuchNode
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.registered_addresses import READS_AT_ONCE
+from bkspark.metadata.registered_addresses import PASSES_MAX, READS_AT_ONCE
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Create, Delete
 from bkspark.metadata.uri import MetadataUri
@@ -307,5 +307,63 @@ def test_bookie_that_is_at_the_address_during_the_whole_call_is_always_seen(seed
 
         await asyncio.gather(ask(partial(seen.resolve, "lost:1")), ask(look), ask(look), *lives)
         assert {"free", "taken"} <= set(answers)
+
+    asyncio.run(test())
+
+
+def test_bookie_that_is_registered_has_no_other_at_its_address():
+    async def test():
+        store = MemoryStore()
+        registry = await crowded(store)
+        assert await registry.others_at("h3", 1, "h3:1") == []
+        assert await registry.others_at("h3", 1, "h4:1") == ["h3:1"]
+
+    asyncio.run(test())
+
+
+def test_list_that_was_deleted_and_made_again_is_read_again():
+    """Its changes count from 0 then, so equal counts may be those of other nodes."""
+
+    async def test():
+        store = MemoryStore()
+        registry = BookieRegistry(store.session(), URI)
+        await registry.initialize_cluster()
+        await registry.register("h:1", BookieAddress("here", 1), read_only=True)
+        seen = BookieRegistry(store.session(), URI)
+        assert await seen.others_at("here", 1, "lost:1") == ["h:1"]
+        await registry.unregister("h:1", read_only=True)
+        await store.session().delete("/ledgers/available/readonly")
+        assert await seen.others_at("here", 1, "lost:1") == []
+        store.now_ms += 1
+        await registry.register("h:1", BookieAddress("there", 1), read_only=True)
+        assert await seen.others_at("here", 1, "lost:1") == []
+        assert await seen.others_at("there", 1, "lost:1") == ["h:1"]
+        # The same counts as before, by chance.
+        await registry.unregister("h:1", read_only=True)
+        await store.session().delete("/ledgers/available/readonly")
+        store.now_ms += 1
+        await registry.register("h:1", BookieAddress("here", 1), read_only=True)
+        assert await seen.others_at("there", 1, "lost:1") == []
+
+    asyncio.run(test())
+
+
+def test_registrations_that_never_stop_changing_are_an_error_after_a_bounded_number_of_looks():
+    class Restless(MemoryTree):
+        looks = 0
+
+        async def listing(self, path):
+            self.looks += 1
+            names, stat = await super().listing(path)
+            await self.create(f"/ledgers/available/b{self.looks}:1", ephemeral=True)
+            return names, stat
+
+    async def test():
+        store = MemoryStore()
+        await BookieRegistry(store.session(), URI).initialize_cluster()
+        tree = Restless(store, 1 << 40, 10.0)
+        with pytest.raises(MetadataError, match=f"have changed in each of {PASSES_MAX} looks"):
+            await BookieRegistry(tree, URI).others_at("h", 1, "lost:1")
+        assert tree.looks <= 2 * PASSES_MAX
 
     asyncio.run(test())

@@ -71,7 +71,7 @@ def test_rate_is_set_replaced_removed_and_checked() -> None:
         reports = RepairReports(tree, URI)
         assert await reports.bytes_per_s() is None
         await reports.set_bytes_per_s(None)
-        for value in (1000, NO_LIMIT, 0):
+        for value in (1000, NO_LIMIT, 0, 10**15 - 1):
             await reports.set_bytes_per_s(value)
             assert await reports.bytes_per_s() == value
         await tree.set("/ledgers/underreplication/replicationRateByBytes", b"fast", -1)

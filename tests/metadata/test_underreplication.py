@@ -218,6 +218,65 @@ def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_no_other():
     asyncio.run(test())
 
 
+def test_votes_are_ordered_by_their_numbers_also_after_the_counter_overflowed():
+    """ZooKeeper's sequence numbers are 32-bit ones, and go on below 0."""
+
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+        one, two = store.session(), store.session()
+        root = f"{uri.root}/underreplication/auditorelection"
+        await one.create(root, make_parents=True)
+        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        store.node(root).sequence = -20
+        for candidate in (first, second):
+            await candidate.stand()
+            store.node(root).sequence = -15
+        assert (await first.is_elected(), await second.is_elected()) == (True, False)
+
+    asyncio.run(test())
+
+
+def test_vote_of_an_ended_session_elects_no_one_whatever_has_its_name_now():
+    """The election's node may have been made again, and its numbers begin at 0 then."""
+
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+        one, two = store.session(), store.session()
+        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        await first.stand()
+        store.expire(one)
+        await two.delete(f"{uri.root}/underreplication/auditorelection")
+        await second.stand()
+        assert (await first.is_elected(), await second.is_elected()) == (False, True)
+
+    asyncio.run(test())
+
+
+def test_auditor_writes_its_name_when_it_is_elected_and_not_at_each_look():
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+        one, two = store.session(), store.session()
+        root = f"{uri.root}/underreplication/auditorelection"
+        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        for candidate in (first, second):
+            await candidate.stand()
+        assert await first.is_elected()
+        before = store.writes
+        assert await first.is_elected()
+        assert store.writes == before
+        store.expire(one)
+        assert await second.is_elected()
+        await first.stand()
+        await two.close()
+        assert await first.is_elected()
+        assert (await one.get(root))[0] == b'bookieId: "b-1"\n'
+
+    asyncio.run(test())
+
+
 def test_a_lock_whose_answer_was_lost_is_held_and_can_be_given_back():
     async def test():
         store = MemoryStore()

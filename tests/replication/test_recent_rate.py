@@ -39,3 +39,16 @@ def test_total_that_falls_has_no_rate() -> None:
     rate = RecentRate()
     rate.look(0.0, 500)
     assert rate.look(1.0, 400) == 0
+
+
+def test_look_of_exactly_a_minute_ago_still_counts() -> None:
+    rate = RecentRate()
+    rate.look(0.0, 0)
+    assert rate.look(WINDOW_S, 600) == 10
+
+
+def test_looks_in_quick_succession_are_not_kept() -> None:
+    rate = RecentRate()
+    for number in range(1000):
+        rate.look(number / 1000, number)
+    assert len(rate._seen) == 2

@@ -297,6 +297,13 @@ def test_a_bookie_that_cannot_be_given_what_it_lacks_is_replaced(holes: np.ndarr
     assert [(each.slot, each.target, each.missing) for each in copy.copies] == [(0, "d", None)]
 
 
+def test_a_bookie_that_cannot_be_asked_in_one_fragment_gets_no_copies_of_another() -> None:
+    repair = core(closed((0, "abc"), (10, "bcd")), lost="ad", alive="abc")
+    look = only(repair.start())
+    assert look == InspectCopies(Fragment(0, tuple("abc")), 10, 0)
+    assert outcome(repair.on_inspected(look, None)) is Outcome.DEFERRED
+
+
 def test_a_bookie_that_does_not_take_its_own_missing_copies_is_replaced() -> None:
     repair = core(closed((0, "abc")), alive="abcd")
     look = only(repair.start())

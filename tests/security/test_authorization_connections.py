@@ -218,6 +218,14 @@ def test_adds_of_one_read_are_judged_by_their_recovery_flag() -> None:
     assert dict(zip(replies.entry_ids.tolist(), replies.statuses.tolist())) == expected
 
 
+def test_add_of_a_recovery_that_comes_alone_needs_the_right_to_fence_too() -> None:
+    bookie = bookie_with(1, rules="digest:user write log:mine")
+    peer = bookie.connect(USER)
+    assert statuses(bookie.ask(peer, adds(1, 0, [b"x"]))) == [Status.EOK]
+    assert statuses(bookie.ask(peer, adds(1, 1, [b"x"], v2.RECOVERY_ADD))) == [Status.EUA]
+    assert statuses(bookie.ask(peer, adds(1, 1, [b"x"]))) == [Status.EOK]
+
+
 def test_connection_waits_for_its_look_up_and_others_go_on() -> None:
     bookie = bookie_with(1, 2)
     other = bookie.connect(USER)
