@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,19 +14,21 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import ANY_VERSION
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import DigestType, master_key
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.ledger_shares import LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.cluster.registration import Registration
 from tests.bookie import test_plan_follower
 from tests.bookie.collecting import Bench as DiskBench
 from tests.bookie.faulty_files import GoneFiles
 from tests.bookie.test_ledger_metadata_view import US, metadata, with_cluster
 from tests.bookie.test_limbo import DELETED, WHOLE, Shares, looked_at, store_with
 from tests.bookie.test_plan_follower import PLAN
-from tests.bookie.test_registration import Bench, run
+from tests.bookie.test_registration import TIMEOUT_S, Bench, run
 from tests.metadata.meanwhile import Meanwhile
 from tests.polling import until
 
@@ -164,32 +167,41 @@ def test_master_key_is_known_if_the_metadata_have_the_password(password: bytes |
 # ---- registration and plans ----
 
 
+class TurningBack(MemoryTree):
+    """A session in which the bookie is to be writable again as soon as it is registered as read-only."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.store, 77, TIMEOUT_S)
+        self.registration: Registration | None = None
+        self.owners: list[tuple[int | None, int | None]] = []
+        """Who was registered, writable and read-only, after each change."""
+        self._bench = bench
+
+    async def create(self, path: str, *arguments: Any, **options: Any) -> str:
+        created = await super().create(path, *arguments, **options)
+        if path.startswith("/ledgers/available/readonly/") and self.registration is not None:
+            self.registration.change(read_only=False)
+        self.owners.append(self._bench.owners())
+        return created
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await super().delete(path, version)
+        self.owners.append(self._bench.owners())
+
+
 def test_mode_that_changes_during_its_registration_is_never_without_one() -> None:
     """Clients can find a bookie's address at every moment (docs/protocol.md §4.7)."""
 
     async def test(bench: Bench) -> None:
-        registration = await bench.registered()
-        create, owners = bench.tree.create, []
-
-        async def turned_back(path: str, data: bytes = b"", **options: bool) -> str:
-            created = await create(path, data, **options)
-            if path.startswith("/ledgers/available/readonly/"):
-                registration.change(read_only=False)
-            owners.append(bench.owners())
-            return created
-
-        bench.tree.create = turned_back  # type: ignore[method-assign]
-        delete = bench.tree.delete
-
-        async def noted(path: str, version: int = -1) -> None:
-            await delete(path, version)
-            owners.append(bench.owners())
-
-        bench.tree.delete = noted  # type: ignore[method-assign]
+        tree = bench.tree = TurningBack(bench)
+        bench.registry = BookieRegistry(tree, URI)
+        tree.registration = registration = await bench.registered()
+        tree.owners.clear()
         registration.change(read_only=True, reason="a full disk")
         await registration.settled()
-        assert bench.owners() == (bench.tree.session_id, None)
-        assert (None, None) not in owners
+        assert bench.owners() == (tree.session_id, None)
+        assert tree.owners
+        assert (None, None) not in tree.owners
 
     run(test)
 

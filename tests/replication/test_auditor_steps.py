@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bkspark.client import Client
-from bkspark.errors import SessionExpired
+from bkspark.errors import MetadataError, SessionExpired
 from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlan
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -27,18 +27,31 @@ ROOT = MetadataUri.parse(URI).root
 
 
 class SlowTree(MemoryTree):
-    """A session in which the metadata of ledgers are not answered while `hangs`."""
+    """A session in which the metadata of ledgers are not answered while `hangs`, nor anything while `is_away`."""
 
     def __init__(self, store: MemoryStore) -> None:
         session = store.session()
         super().__init__(store, session.session_id, session.session_timeout_s)
         store._sessions[session.session_id] = self
         self.hangs = False
+        self.is_away = False
+        self.before_cookies: Callable[[], Awaitable[None]] | None = None
+        """What happens once before the next reading of the list of cookies."""
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
+        if self.is_away:
+            raise MetadataError("the store is away")
         if self.hangs and path.startswith(f"{ROOT}/00"):
             await asyncio.get_running_loop().create_future()
         return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        act = self.before_cookies
+        if path == f"{ROOT}/cookies" and act is not None:
+            self.before_cookies = None
+            await act()
+            await asyncio.sleep(0)
+        return await super().children(path)
 
 
 class Process:

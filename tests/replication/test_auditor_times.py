@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -104,21 +103,6 @@ def test_ledger_whose_first_fragment_alone_names_a_lost_bookie_is_listed() -> No
     play(test)
 
 
-class _JoinsAt:
-    """Lets a bookie join before the next reading of the cookies."""
-
-    def __init__(self, process: Process, act: Callable[[], Awaitable[None]]) -> None:
-        self._children, self._act = process.tree.children, act
-        process.tree.children = self.children  # type: ignore[method-assign]
-
-    async def children(self, path: str) -> list[str]:
-        if path == f"{ROOT}/cookies" and self._act is not None:
-            act, self._act = self._act, None  # type: ignore[assignment]
-            await act()
-            await asyncio.sleep(0)
-        return await self._children(path)
-
-
 def test_bookie_that_joins_while_the_lists_are_read_is_not_lost() -> None:
     """It has its cookie before its registration, so the cookies are read first."""
 
@@ -130,7 +114,7 @@ def test_bookie_that_joins_while_the_lists_are_read_is_not_lost() -> None:
             await joining.write_cookie(Cookie(SPARE, ("/j",), ("/l",)), None)
             await joining.register(SPARE, BookieAddress("10.0.0.2", 3181))
 
-        _JoinsAt(one, joins)
+        one.tree.before_cookies = joins
         known, registered = await one.auditor._bookies()
         assert known - registered == {LOST}
 
@@ -145,7 +129,7 @@ def test_change_that_comes_during_an_audit_is_looked_at_after_it() -> None:
         async def requests_an_audit() -> None:
             await one.cluster.store.set_lost_bookie_recovery_delay_s(0)
 
-        _JoinsAt(one, requests_an_audit)
+        one.tree.before_cookies = requests_an_audit
         running = asyncio.ensure_future(one.auditor.run())
         await asyncio.sleep(1)
         assert await one.listed() == [world.ledger_id]
@@ -223,10 +207,7 @@ def test_check_of_one_ledger_tells_what_is_not_known_from_what_is_missing() -> N
         assert unreadable is not None
         assert isinstance(unreadable.error, MetadataFormat)
 
-        async def away(path: str) -> None:
-            raise MetadataError("the store is away")
-
-        one.tree.get = away  # type: ignore[method-assign, assignment]
+        one.tree.is_away = True
         with pytest.raises(MetadataError, match="away"):
             await check(blames_silent=True).check(world.ledger_id)
 
