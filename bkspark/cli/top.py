@@ -22,7 +22,6 @@ from bkspark.cli.output import print_json
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, render
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.one_line import one_line
-from bkspark.tasks import end_all
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -108,6 +107,7 @@ async def _live(screen: Any, arguments: argparse.Namespace) -> None:
     import curses
 
     from bkspark.client import Client
+    from bkspark.tasks import end_all
 
     curses.curs_set(0)
     screen.nodelay(True)

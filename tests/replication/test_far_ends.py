@@ -86,7 +86,7 @@ def test_holes_are_counted_up_to_the_highest_id() -> None:
     fragment, end_entry = Fragment(0, ("a", "b", "c")), LAST_ENTRY_MAX + 1
     counts = [holes(EntryRuns.none(), fragment, end_entry, slot, 2)[0] for slot in range(3)]
     assert sum(counts) == 2 * end_entry
-    listed = EntryRuns(np.array([5, LAST_ENTRY_MAX]), np.array([2, 2]))  # a list may name the id after the highest
+    listed = EntryRuns(np.array([5, LAST_ENTRY_MAX]), np.array([2, 1]))
     assert holes(listed, fragment, end_entry, 0, 3) == (end_entry - 3, 0)
     assert held_parts([listed], 0, end_entry, 100) == [(5, 7), (LAST_ENTRY_MAX, end_entry)]
 

@@ -98,6 +98,10 @@ class OpenDirectories(LocalFiles):
         self._check(path)
         return super().lock(path)
 
+    def other_owner(self, directory: str) -> int | None:
+        self._check(directory)
+        return super().other_owner(directory)
+
     def protect(self, directory: str) -> str | None:
         self._check(directory)
         return super().protect(directory)
