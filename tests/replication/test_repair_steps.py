@@ -12,6 +12,7 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.entries import EntryBatch
 from bkspark.errors import MetadataVersion
+from bkspark.ledger.bookies import PlacementOptions
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -81,7 +82,8 @@ async def listed(
 ) -> tuple[int, ReplicationWorker]:
     """Return a ledger on the list, and a worker with these options."""
     session = world.store.session() if tree is None else tree
-    repaired = await RepairedCluster.of(world.client(net=PATIENT, tree=session))
+    placement = PlacementOptions(quarantine_failures=1)
+    repaired = await RepairedCluster.of(world.client(net=PATIENT, tree=session, placement=placement))
     ledger_id = await world.ledger(metadata=metadata)
     await repaired.store.mark(ledger_id, missing, 0)
     return ledger_id, repaired.worker("a worker", AutoRecoveryOptions(repair=RepairOptions(**options)))  # type: ignore[arg-type]
@@ -146,6 +148,7 @@ def test_copies_are_read_with_the_password_of_the_metadata_and_sent_as_those_of_
         assert {add.body[4:24] for add in adds_of(spare)} == {master_key(PASSWORD)}
         assert (worker.repaired, worker.copied_bytes) == (1, bytes_sent_to(spare))
         assert worker.copied_sizes.count(0) == 3
+        assert worker._context.pool.reserve_connection(ledger_id) == 1, "that of the copies is free again"
 
     with_bookies(Protected(range(3)), Source())(test)
 
@@ -160,6 +163,20 @@ def test_bookies_that_serve_are_read_before_those_that_are_not_registered() -> N
         assert left.asked == []
 
     with_bookies(Source(range(3)), Source(range(3)), Source())(test)
+
+
+def test_bookie_that_refused_its_copies_is_avoided_by_the_whole_process() -> None:
+    """bookieErrorThresholdPerInterval: as often as one that fails a writer."""
+
+    async def test(world: World, whole: HostileBookie, refusing: HostileBookie) -> None:
+        for bookie in (whole, refusing):
+            await register(world, bookie)
+        ledger_id, worker = await listed(world, closed(2, 3, whole.id, GONE), [GONE])
+        assert not await worker.repair(ledger_id)
+        assert await bookies_of(world, ledger_id) == (whole.id, GONE)
+        assert refusing.id in (await worker._context.watcher.replacements()).topology.avoided
+
+    with_bookies(Source(range(3)), Source(refuse=lambda asked: Status.EIO))(test)
 
 
 def test_each_new_bookie_gets_the_entries_of_its_own_slot_alone() -> None:
