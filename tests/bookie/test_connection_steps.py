@@ -24,13 +24,13 @@ from bookie_service.network.add_decoders import v3_add_batch
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.connection import Connection
 from bookie_service.network.connection_options import ConnectionOptions
-from bookie_service.network.gate import Gate
+from bookie_service.network.gate import REQUESTS_MAX, Gate
 from bookie_service.network.gated_requests import GatedRequests
 from bookie_service.network.memory_budget import UNCOUNTED_BYTES, WINDOW_BYTES
 from bookie_service.network.tls_handshakes import ListenerTls
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
-from tests.bookie.v3_peer import add_frames
+from tests.bookie.v3_peer import add_frames, request
 from tests.security.authorized import ask, statuses
 from tests.security.certificates import Authority
 from tests.security.sasl_serving import PASSWORD, USER, auth_v2, auth_v3, by_digest
@@ -86,6 +86,21 @@ def test_frame_does_not_age_while_there_is_no_room_for_the_rest_of_it() -> None:
     budget.give_back(budget.received.used)
     served.turns_until(lambda: bool(connected.sent), 20)
     assert statuses(bytes(connected.sent)) == [Status.EOK]
+
+
+@pytest.mark.parametrize("is_completed", [True, False])
+def test_age_of_a_frame_is_that_of_its_own_first_byte(is_completed: bool) -> None:
+    """Further bytes of a frame do not renew it; a frame that follows one which was served is new."""
+    served = ServedBookie()
+    connected = served.connect(options=ConnectionOptions(frame_s_max=20.0))
+    connection = served.connections[connected]
+    frame = adds(5, 0, [bytes(100)])
+    ask(served, connected, frame[:50])
+    served.loop.now += 15
+    ask(served, connected, frame[50:] + frame[:50] if is_completed else frame[50:60])
+    served.loop.now += 10
+    connection.close_if_stalled(served.loop.now)
+    assert connection.is_open == is_completed
 
 
 class WatchedSocket(SimulatedSocket):
@@ -199,6 +214,45 @@ def test_login_that_failed_ends_the_connection(tmp_path: Path, auth: Callable[[b
     assert statuses(answer) == ([Status.EUA] if auth is auth_v3 else [])
     assert connected.is_closed
     assert served.failures == []
+
+
+def test_time_for_the_login_ends_with_the_login(tmp_path: Path) -> None:
+    served = ServedBookie(authentication=ListenerAuthentication(by_digest(tmp_path, timeout_s=10.0)))
+    connected = served.connect()
+    client = DigestClient(USER, PASSWORD, "cnonce")
+    challenge = protocol.AuthMessage.FromString(ask(served, connected, auth_v2(client.first()))[8:])
+    response = client.step(challenge.payload)
+    assert response is not None
+    ask(served, connected, auth_v2(response))
+    served.loop.now += 11
+    served.connections[connected].close_if_stalled(served.loop.now)
+    assert statuses(ask(served, connected, adds(5, 0, [b"x"]))) == [Status.EOK]
+
+
+def test_peer_without_a_login_may_send_few_requests(tmp_path: Path) -> None:
+    served = authenticating(tmp_path)
+    connected = served.connect()
+    assert statuses(ask(served, connected, reads(REQUESTS_MAX))) == [Status.EUA] * REQUESTS_MAX
+    assert not connected.is_closed
+    assert ask(served, connected, reads(1)) == b""
+    assert connected.is_closed
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_request_before_the_login_closes_the_connection_only_where_a_login_is_required(
+    tmp_path: Path, required: bool
+) -> None:
+    """docs/security.md: a V2 batch read closes it in any case, because it cannot be refused."""
+    v3_read = v3.encode_message(request(protocol.READ_ENTRY, 7, ledgerId=5, entryId=0))
+    for sent, answer in (
+        (v3_read, [Status.EUA]),
+        (reads(1), [Status.EUA]),
+        (v2.encode_batch_read(5, 0, 9, 1, KIB), []),
+    ):
+        served = ServedBookie(authentication=ListenerAuthentication(by_digest(tmp_path, required=required)))
+        connected = served.connect()
+        assert statuses(ask(served, connected, sent)) == answer
+        assert connected.is_closed == (required or not answer)
 
 
 def test_requests_that_are_refused_use_up_the_turn(tmp_path: Path) -> None:
