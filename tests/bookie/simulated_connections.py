@@ -18,6 +18,7 @@ from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
+from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.connection import Connection, ConnectionParts
 from bookie_service.network.connection_options import ConnectionOptions
@@ -221,6 +222,7 @@ class ServedBookie:
         authorization: Callable[[SteppedLoop], Authorization] | None = None,
         tls: ListenerTls | None = None,
         authentication: ListenerAuthentication | None = None,
+        times: RequestTimes | None = None,
     ) -> None:
         """`authorization(loop)` returns that of the bookie. If something is demanded, the store counts its uses."""
         self.loop = SteppedLoop()
@@ -242,6 +244,7 @@ class ServedBookie:
             AtHand(),
             options or BookieOptions(),
             self.turns,
+            times,
             authorization=self.authorization,
         )
         # By the clock, how long lists pause would depend on the machine.

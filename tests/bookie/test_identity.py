@@ -317,6 +317,19 @@ def test_known_bookie_starts_without_a_ledger_directory_that_cannot_be_read(
     assert not bookie.start().unreadable
 
 
+def test_new_bookie_does_not_start_without_a_ledger_directory_that_cannot_be_read(tmp_path: Path) -> None:
+    """It may hold another bookie's data, or be a disk that is not mounted."""
+    bookie = Bookie(tmp_path)
+    current = layout.current(bookie.ledgers[1])
+    Path(current).mkdir(parents=True)
+    bookie.files = gone(bookie.ledgers[1])
+    bookie.files.fault = lambda operation, path: (operation, path) == ("names", current)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        bookie.start()
+    assert bookie.contents() == {}
+    assert asyncio.run(bookie.registry.read_cookie("b-1")) is None
+
+
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC])
 def test_directory_of_an_earlier_version_gets_its_place_when_its_disk_takes_it(tmp_path: Path, code: int) -> None:
     bookie = Bookie(tmp_path)

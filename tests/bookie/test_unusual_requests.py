@@ -41,6 +41,18 @@ def test_fenced_ledger_takes_adds_of_its_recovery_alone(frame_of: type[bytes]) -
     assert statuses(ask(served, peer, frame_of(add_frames(5, 1, [b"x"], 2, flag=RECOVERY)))) == [Status.EOK]
 
 
+@pytest.mark.parametrize("frame_of", [unusual, bytes], ids=["with an unknown field", "usual"])
+def test_read_only_bookie_takes_urgent_adds_of_a_recovery_alone(frame_of: type[bytes]) -> None:
+    """docs/protocol.md §6.11: those of high priority, as long as the reserve lasts."""
+    served = ServedBookie()
+    peer = served.connect()
+    served.twin.disks.set_read_only("an operator")
+    served.bookie.look_at_disks()
+    for priority, status in ((0, v3.StatusCode.EREADONLY), (100, Status.EOK)):
+        frame = frame_of(add_frames(5, 0, [b"x"], 1, priority, flag=RECOVERY))
+        assert statuses(ask(served, peer, frame)) == [status]
+
+
 @pytest.mark.parametrize("ledger_id", [5, 6], ids=["known", "unknown"])
 def test_fencing_read_with_a_key_of_another_length_is_refused_and_fences_nothing(ledger_id: int) -> None:
     served = ServedBookie()

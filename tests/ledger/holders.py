@@ -78,12 +78,12 @@ async def register(world: World, bookie: HostileBookie) -> None:
     await registry.register(bookie.id, BookieAddress(host, int(port)))
 
 
-def with_bookies(*answers: Callable[[Asked], bytes | None]) -> Callable[..., None]:
-    """Return what runs a test with a world and bookies that answer so."""
+def with_bookies(*answers: Callable[[Asked], bytes | None] | HostileBookie) -> Callable[..., None]:
+    """Return what runs a test with a world and these bookies, or with bookies that answer so."""
 
     def run(test: Callable[..., Awaitable[None]]) -> None:
         async def call(world: World) -> None:
-            bookies = [HostileBookie(answer) for answer in answers]
+            bookies = [each if isinstance(each, HostileBookie) else HostileBookie(each) for each in answers]
             for bookie in bookies:
                 await bookie.__aenter__()
             try:

@@ -144,7 +144,7 @@ class World:
     def client(self, **options: Any) -> Client:
         """Return a client that is closed with the test."""
         net = NetOptions(read_timeout_s=10.0, speculative_read_s=1.0)
-        client = Client(URI, tree=self.store.session(), **{"net": net, **options})
+        client = Client(URI, **{"tree": self.store.session(), "net": net, **options})
         self._clients.append(client)
         return client
 

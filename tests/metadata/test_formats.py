@@ -191,6 +191,17 @@ def test_ledger_paths_match_vectors(ledger_id, path):
     assert paths.parse_ledger_path(path[1:]) == ledger_id
 
 
+def test_ids_of_the_old_scheme_have_ten_digits_and_no_more():
+    """docs/protocol.md §4.4: a cluster of the old hierarchical manager has no long ids."""
+    old = LedgerManager.LEGACY_HIERARCHICAL
+    for ledger_id, path in ((2147483647, "/21/4748/L3647"), (10**10 - 1, "/99/9999/L9999")):
+        assert paths.ledger_path(ledger_id, old) == path
+        assert paths.parse_ledger_path(path[1:]) == ledger_id
+    for ledger_id in (10**10, 2**63 - 1):
+        with pytest.raises(ValueError, match=r"does not fit the .* scheme of ten digits"):
+            paths.ledger_path(ledger_id, old)
+
+
 def test_other_path_vectors():
     assert paths.underreplication_path(4294967301) == "0000/0001/0000/0005/urL4294967301"
     assert paths.underreplication_path(70000) == "0000/0000/0001/1170/urL0000070000"

@@ -14,6 +14,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.repair_reports import RepairReports
+from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.containment import UnexpectedErrors
@@ -310,5 +311,110 @@ def test_worker_uses_the_rate_of_an_operator_until_it_is_taken_back() -> None:
             assert worker.report().bytes_per_s == expected
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+    play(test)
+
+
+def test_worker_repairs_as_many_ledgers_at_once_as_it_may() -> None:
+    """docs/autorecovery.md: a worker takes a few ledgers at a time, each under its lock."""
+
+    async def test(world: World) -> None:
+        one, worker = await worker_of(world, ledgers_at_once=2)
+        for _ in range(5):
+            await listed_open(one)
+        one.tree.hangs = True
+        running = asyncio.ensure_future(worker.repair_listed())
+        await asyncio.sleep(1)
+        assert len(await one.cluster.store.locked()) == 2
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    play(test)
+
+
+def test_worker_watches_the_list_once_however_long_it_runs() -> None:
+    async def test(world: World) -> None:
+        _, worker = await worker_of(world, pause_s=1.0)
+        running = asyncio.ensure_future(worker.run())
+        await asyncio.sleep(0.5)
+        watches = len(world.store._watches)
+        await asyncio.sleep(10)
+        assert len(world.store._watches) == watches
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    play(test)
+
+
+def test_ledger_that_another_worker_took_off_the_list_is_not_counted_as_repaired() -> None:
+    async def test(world: World) -> None:
+        one, worker = await worker_of(world)
+        assert await one.listed() == []
+        assert not await worker.repair(world.ledger_id)
+        assert (worker.repaired, worker.failures, await one.cluster.store.locked()) == (0, 0, set())
+
+    play(test)
+
+
+def test_auditor_whose_store_failed_gives_lost_bookies_the_whole_delay_again() -> None:
+    """It did not see them come and go."""
+
+    async def test(world: World) -> None:
+        one = await world.process(lost_bookie_delay_s=DELAY_S)
+        switch = UnderreplicationStore(world.store.session(), MetadataUri.parse(URI))
+        running = asyncio.ensure_future(one.auditor.run())
+        await asyncio.sleep(DELAY_S / 2)
+        one.tree.is_away = True
+        await switch.set_enabled(False)
+        await switch.set_enabled(True)
+        await asyncio.sleep(1)
+        one.tree.is_away = False
+        await asyncio.sleep(DELAY_S * 3 / 4)
+        assert await one.listed() == []
+        await asyncio.sleep(DELAY_S / 2)
+        assert await one.listed() == [world.ledger_id]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    play(test)
+
+
+def test_ledger_that_another_worker_has_locked_is_left_alone() -> None:
+    async def test(world: World) -> None:
+        one, worker = await worker_of(world)
+        await one.cluster.store.mark(world.ledger_id, [LOST], 0)
+        other = UnderreplicationStore(world.store.session(), MetadataUri.parse(URI))
+        assert await other.lock(world.ledger_id, "another")
+        assert not await worker.repair(world.ledger_id)
+        assert worker.failures == 0
+
+    play(test)
+
+
+def test_check_of_ledgers_ends_with_its_auditor() -> None:
+    async def test(world: World) -> None:
+        one = await world.process(ledger_check_interval_s=HOUR_S, lost_bookie_delay_s=2 * HOUR_S)
+        one.tree.hangs = True
+        running = asyncio.ensure_future(one.auditor.run())
+        await asyncio.sleep(1)
+        checking = one.auditor._checking
+        assert checking is not None
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.wait([checking], timeout=1)
+        assert checking.cancelled()
+
+    play(test)
+
+
+def test_ledger_whose_metadata_cannot_be_read_hides_no_other_from_an_audit() -> None:
+    """docs/autorecovery.md: it is named in the log, and all others are repaired."""
+
+    async def test(world: World) -> None:
+        one = await world.process()
+        other, _ = await one.cluster.context.ledgers.create(CLOSED)
+        await one.tree.set(f"{ROOT}/00/0000/L{world.ledger_id:04d}", b"?", -1)
+        await one.auditor.refresh()
+        assert await one.listed() == [other]
 
     play(test)

@@ -387,3 +387,18 @@ def test_open_last_fragment_waits_for_its_writer_to_leave() -> None:
     claim = only(closing.start())
     assert isinstance(claim, WriteMetadata)
     assert claim.metadata.state is LedgerState.IN_RECOVERY
+
+
+def test_first_error_of_a_ledger_is_the_one_that_is_reported() -> None:
+    """The others are often its consequences."""
+    repair = core(closed((0, "abc"), (10, "abd")), lost="a", alive="abcd")
+    todo = repair.start()
+    for error in (ReadFailed("the first"), ReadFailed("the second")):
+        inspected = only(todo)
+        assert isinstance(inspected, InspectCopies)
+        todo = repair.on_inspected(inspected, np.array([inspected.fragment.first_entry]))
+        assert isinstance(only(todo), CopyEntries)
+        todo = repair.on_unreadable(error)
+    ended = only(todo)
+    assert isinstance(ended, Ended)
+    assert (ended.outcome, str(ended.error)) == (Outcome.DEFERRED, "the first")

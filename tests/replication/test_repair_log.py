@@ -122,3 +122,19 @@ def test_ledgers_that_are_repaired_side_by_side_are_counted_each(
     (line,) = (message for message in caplog.messages if message.startswith(f"repaired {count} "))
     assert line.startswith(f"repaired {count} ledgers, {copied[0]} bytes copied, ")
     assert line.endswith("0 are left")
+
+
+@pytest.mark.parametrize("begun", [(10.0, 50.0), (50.0, 10.0)])
+def test_line_about_repairs_is_due_a_minute_after_the_first_of_them_began(
+    log: RepairLog, clock: Clock, caplog: pytest.LogCaptureFixture, begun: tuple[float, float]
+) -> None:
+    """Repairs run beside each other: the one that ends last may have begun first."""
+    for ledger_id, began_s in enumerate(begun):
+        log.repaired(ledger_id, 1 << 20, began_s)
+    clock.now = 10.0 + MINUTE_S - 0.1
+    log.tick(0)
+    assert caplog.records == []
+    clock.now = 10.0 + MINUTE_S
+    log.tick(0)
+    (record,) = caplog.records
+    assert record.attributes == {"ledgers": 2, "bytes": 2 << 20, "seconds": MINUTE_S, "left": 0}  # type: ignore[attr-defined]

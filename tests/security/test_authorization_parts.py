@@ -63,6 +63,9 @@ class HeldView:
         self._answers[ledger_id] = asyncio.get_running_loop().create_future()
         return await self._answers[ledger_id]
 
+    def is_cancelled(self, ledger_id: int) -> bool:
+        return self._answers[ledger_id].cancelled()
+
     async def answer(self, ledger_id: int, found: LedgerFacts | Exception | None) -> None:
         if isinstance(found, Exception):
             self._answers[ledger_id].set_exception(found)
@@ -150,6 +153,23 @@ def test_defect_in_one_request_that_waits_is_logged_and_the_others_are_answered(
     (record,) = caplog.records
     assert "ledger 7" in record.getMessage()
     assert record.exc_info is not None
+
+
+def test_no_request_is_answered_after_the_look_ups_are_closed() -> None:
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        for ledger_id in range(LOOKUPS_AT_ONCE + 1):
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)))
+        await settled()
+        lookups.close()
+        for ledger_id in (3, 4):
+            if not view.is_cancelled(ledger_id):
+                await view.answer(ledger_id, LedgerFacts(ledger_id))
+        await settled()
+        assert found == []
+        assert view.asked == list(range(LOOKUPS_AT_ONCE))
+        assert all(map(view.is_cancelled, view.asked))
+
+    with_lookups(test)
 
 
 @pytest.mark.parametrize("error", [MetadataError("the session is gone"), ValueError("a defect")], ids=str)
