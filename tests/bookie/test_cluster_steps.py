@@ -174,7 +174,7 @@ class TurningBack(MemoryTree):
         super().__init__(bench.store, 77, TIMEOUT_S)
         self.registration: Registration | None = None
         self.owners: list[tuple[int | None, int | None]] = []
-        """Who was registered, writable and read-only, after each change."""
+        """The owners that are registered, writable and read-only, after each change."""
         self._bench = bench
 
     async def create(self, path: str, *arguments: Any, **options: Any) -> str:
