@@ -332,6 +332,18 @@ def test_ledger_whose_last_entry_no_bookie_has_is_closed_without_a_length() -> N
     assert closed_with_empty_fragment(Holder(), Holder()) == (3, 0)
 
 
+def test_bookie_that_has_the_last_entry_damaged_does_not_have_it(caplog: pytest.LogCaptureFixture) -> None:
+    """It is heard, so that the ledger can be closed; and the damage is reported."""
+
+    def damaged(asked: Asked) -> bytes:
+        return reply(asked, body=sealed(asked.ledger_id, 3, length=40)[:-1] + b"!")
+
+    assert closed_with_empty_fragment(damaged, Holder()) == (3, 0)
+    assert "entry 3" in caplog.text
+    assert "the bytes do not match their digest" in caplog.text
+    assert closed_with_empty_fragment(damaged, Holder(range(4))) == (3, 40)
+
+
 def test_length_is_read_from_a_copy_that_apaches_repair_has_sealed_with_its_own_lac() -> None:
     """Such a copy of an entry before the last fragment may carry the entry's own id as its LAC."""
 
