@@ -221,6 +221,23 @@ def test_sync_waits_for_all_that_has_no_gap_below_it_though_the_window_is_full(t
     run(tmp_path, test)
 
 
+def test_entry_that_comes_while_the_ledger_is_being_closed_is_refused(tmp_path):
+    """Above the gap it would wait for ever; below it, the ledger's end would not be where `close` returns it."""
+
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create(ensemble=1, write_quorum=1, ack_quorum=1))
+        pending = await writer.submit(0, [payload(0)])
+        closing = asyncio.ensure_future(writer.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        for entry_id in (1, 9):
+            with pytest.raises(LedgerClosed):
+                await writer.submit(entry_id, [payload(entry_id)])
+        assert (await closing).last_entry == await pending == 0
+
+    run(tmp_path, test, bookies=1)
+
+
 @pytest.mark.parametrize("call", ["sync", "close"])
 def test_sync_or_close_that_is_cancelled_takes_no_entry_with_it(tmp_path, call):
     """The entries wait for the window, and are the callers' that submitted them."""

@@ -8,7 +8,7 @@ import pytest
 
 from bkspark import errors
 from bkspark.core import effects
-from bkspark.errors import BookKeeperError, MetadataError
+from bkspark.errors import BookKeeperError, MetadataError, NoSuchLedger
 from bkspark.ledger.metadata_steps import is_away, may_pass, write_metadata
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
@@ -89,5 +89,26 @@ def test_compare_and_set_that_lost_is_taken_up_again_when_the_store_has_come_bac
         assert isinstance(again, effects.WriteMetadata)
         assert (again.expected_version, again.metadata.custom_metadata) == (1, {"who": b"another"})
         assert again.metadata.last_fragment.bookies == ("d", "b", "c")
+
+    play(test)
+
+
+def test_answer_of_the_store_that_is_final_is_not_waited_out() -> None:
+    """The ledger was deleted: it will not come back."""
+
+    async def test() -> None:
+        store, uri = MemoryStore(), MetadataUri.parse(URI)
+        await BookieRegistry(store.session(), uri).initialize_cluster()
+        writer = FannedWriter()
+        writer.add()
+        writer.perform(writer.core.on_bookie_failed(0, "a", writer.now_ns()))
+        (write,) = writer.core.on_writable_bookies(["b", "c", "d"])
+        assert isinstance(write, effects.WriteMetadata)
+
+        async def has_patience() -> bool:
+            raise AssertionError("it is not asked")
+
+        await write_metadata(LedgerStore(store.session(), uri), writer.core, LEDGER, write, has_patience)
+        assert isinstance(writer.core.error, NoSuchLedger)
 
     play(test)

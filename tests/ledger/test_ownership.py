@@ -82,6 +82,7 @@ class Lagging(MemoryTree):
 
     async def catch_up(self) -> None:
         self.caught_up += 1
+        await asyncio.sleep(0)  # as a real store, it answers in a later turn of the loop
         self.seen.clear()
         await super().catch_up()
 
@@ -139,6 +140,16 @@ def test_connection_that_is_made_while_the_metadata_are_read_is_not_confirmed_by
         assert await ownership.confirm(102.0) is not None
         assert await ownership.confirm(105.0) is not None
         assert tree.caught_up == 2
+
+    with_ownership(test)
+
+
+def test_connections_that_are_made_at_the_same_time_share_one_read_of_the_metadata() -> None:
+    async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
+        clock.now_s = 105.0
+        found = await asyncio.gather(*(ownership.confirm(connected_at) for connected_at in (101.0, 102.0, 103.0)))
+        assert [each is None for each in found] == [False, True, True]
+        assert tree.caught_up == 1
 
     with_ownership(test)
 

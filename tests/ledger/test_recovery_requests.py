@@ -78,6 +78,19 @@ def test_recoveries_one_after_the_other_need_one_connection_to_a_bookie() -> Non
     with_bookies(*(Holder(range(3)) for _ in range(3)))(test)
 
 
+def test_wrong_password_changes_no_metadata_and_asks_no_bookie() -> None:
+    """The metadata have the password. If they became IN_RECOVERY, the writer could not close the ledger any more."""
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        ledger_id = await world.ledger(bookie, password=b"right")
+        with pytest.raises(UnauthorizedAccess, match=f"the password does not open ledger {ledger_id}"):
+            await world.client(net=PATIENT, password=b"wrong").recover(ledger_id)
+        assert (await world.client().metadata(ledger_id)).state is LedgerState.OPEN
+        assert bookie.asked == []
+
+    with_bookies(Holder(range(3)))(test)
+
+
 def test_wrong_password_at_one_entry_is_decisive_whatever_failed_before_it() -> None:
     def refuse(asked: Asked) -> int | None:
         return {0: Status.EIO, 2: Status.EUA}.get(asked.entry_id) if asked.opcode == v2.READ else None

@@ -271,6 +271,20 @@ def test_sizes_that_a_caller_has_learned_decide_how_many_entries_are_requested()
     with_bookies(Holder(range(200)))(test)
 
 
+def test_bookie_of_a_striped_ledger_looks_up_256_entries_at_once_at_most() -> None:
+    """It looks up each separately: the caller's own limit is for entries that lie together."""
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        pool = (await world.client(net=PATIENT).context()).pool
+        pace = AdaptiveReadSize(bytes_max=1_000_000, entries_max=1000, entries_first=1000)
+        entries, status = await ReplicaReads(pool, LEDGER, DIGEST, pace).prefix(
+            bookie.id, np.arange(0, 900, 3), 3, 1 << 20
+        )
+        assert (len(entries), status, len(bookie.asked)) == (256, Status.EOK, 256)
+
+    with_bookies(Holder(range(900)))(test)
+
+
 def test_bookie_that_refuses_load_lacks_nothing_for_certain() -> None:
     def answer(asked: Asked) -> bytes:
         return reply(asked, status=Status.ETOOMANYREQUESTS if asked.entry_id == 3 else Status.ENOENTRY)

@@ -289,3 +289,24 @@ def test_list_of_entries_that_is_refused_is_its_status_and_no_entries(status: in
         assert (found, runs.entries) == (expected, 0)
 
     play(test)
+
+
+@pytest.mark.parametrize(("explicit", "carried", "lac"), [(41, 6, 41), (6, 41, 41), (7, 7, 7)])
+def test_higher_of_the_two_lacs_that_a_bookie_sends_counts(explicit: int, carried: int, lac: int) -> None:
+    """§2.8: a client takes the higher LAC after it has checked both digests."""
+
+    async def test() -> None:
+        channel, wire = connected()
+        reading = asyncio.ensure_future(channel.read_lac(LEDGER, DIGEST))
+        await settled()
+        (request,) = requests(wire)
+        inner = protocol.ReadLacResponse(
+            ledgerId=LEDGER,
+            status=0,
+            lacBody=DIGEST.seal_lac(LEDGER, explicit),
+            lastEntryBody=sealed(LEDGER, 50, lac=carried),
+        )
+        receive(channel, frames(response(request, readLacResponse=inner)))
+        assert (await reading).lac == lac
+
+    play(test)
