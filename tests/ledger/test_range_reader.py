@@ -556,6 +556,16 @@ def test_groups_of_a_striped_span_give_the_entries_up_to_the_first_that_one_lack
     play([stripe(0), stripe(1), stripe(2)], test)
 
 
+def test_rest_of_a_span_comes_before_the_spans_that_are_read_ahead() -> None:
+    """The entries are ten times as large as the metadata's mean: each span of five is given in pieces."""
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reader = RangeReader(pool, LEDGER, metadata_of(bookies).closed(39, 40), DIGEST, bookies[0].id)
+        assert await read(reader, 0, 40, batch_bytes=5) == entries(0, 40)
+
+    play([holds(40, at_once=2)], test)
+
+
 @pytest.mark.parametrize("batch_bytes", [1, 2, 3])
 def test_striped_ledger_is_read_in_batches_of_less_bytes_than_it_has_stripes(batch_bytes: int) -> None:
     """A batch has an entry nevertheless. The size of entries is unknown at first: the first span has all stripes."""

@@ -54,6 +54,7 @@ def test_lost_connection_is_reported_once_to_each_writer() -> None:
         channel.close()
         assert [ledger_id for ledger_id, _ in reports] == [1, 2]
         assert all("dropped the connection: reset" in error for _, error in reports)
+        assert "dropped the connection: reset" in str(channel.lost), "the first reason stays"
         for ledger_id in (1, 2):
             channel.listen_adds(ledger_id, AddListener(lambda *_: None, lambda _: None))
 
@@ -75,6 +76,23 @@ def test_answers_to_one_entry_in_one_buffer_belong_to_one_read_each() -> None:
         receive(channel, lacking)
         for each in reads:
             assert (await each).statuses.tolist() == [Status.EOK, Status.ENOENTRY]
+
+    play(test)
+
+
+def test_second_answer_to_an_entry_in_a_later_buffer_belongs_to_the_next_read() -> None:
+    async def test() -> None:
+        channel, _ = connected()
+        reads = [asyncio.ensure_future(channel.read_entries(LEDGER, np.array([3, 4]), DIGEST)) for _ in range(2)]
+        await settled()
+        found = reply(Asked(v2.READ, LEDGER, 3, b""), body=sealed(LEDGER, 3))
+        for answered in (found, lacking(3), lacking(4)):
+            receive(channel, answered)
+        await settled()
+        assert [each.done() for each in reads] == [True, False]
+        receive(channel, lacking(4))
+        statuses = [(await each).statuses.tolist() for each in reads]
+        assert statuses == [[Status.EOK, Status.ENOENTRY], [Status.ENOENTRY, Status.ENOENTRY]]
 
     play(test)
 
