@@ -103,7 +103,8 @@ class RangeReader:
 
     async def _read_groups(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> EntryBatch:
         """As `read_span`, for a span of several groups, which are read concurrently."""
-        parts = await asyncio.gather(*(self._read_group(group, bytes_max // len(todo)) for group in todo))
+        group_bytes_max = max(1, bytes_max // len(todo))
+        parts = await asyncio.gather(*(self._read_group(group, group_bytes_max) for group in todo))
         return _interleave(parts, span)
 
     async def _read_group(self, group: GroupRead, bytes_max: int) -> EntryBatch:
@@ -209,7 +210,7 @@ class RangeReader:
             return None
         refusal, count = None, len(part)
         if status != v2.EOK:
-            refusal = read_error(status, self._ledger_id, int(group.missing[0]) + count, bookie)
+            refusal = read_error(status, self._ledger_id, int(group.missing[count]), bookie)
             report_damage(refusal)
         if not count:
             assert refusal is not None

@@ -166,9 +166,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout_s) as deadline:
 
                 def on_progress() -> None:
-                    # Too late if the time-out expires in this turn of the loop.
-                    if not deadline.expired():
-                        deadline.reschedule(self._loop.time() + timeout_s)
+                    deadline.reschedule(self._loop.time() + timeout_s)
 
                 group.on_progress = on_progress
                 return await group.future

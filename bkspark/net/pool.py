@@ -105,7 +105,7 @@ class BookiePool:
         self._reserved: dict[int, set[int]] = {}
         """Indexes of reserved connections, by ledger. Changed by `reserve_connection` and `release`."""
         self._failed_at: dict[str, float] = {}
-        """When a bookie last could not be reached or its connection was lost. A success removes it."""
+        """When a bookie last could not be reached. A success removes it."""
         self._local_reads: dict[str, LocalReads] = {}
         """Local reads of each bookie on this host."""
         self._is_closed = False

@@ -125,8 +125,9 @@ def test_closing_ends_the_ledger_before_the_gap_and_fails_the_entries_above(tmp_
         above = await writer.submit(2, [payload(2)])
         metadata = await writer.close()
         assert metadata.last_entry == 0
-        with pytest.raises(LedgerClosed, match="entry 1"):
+        with pytest.raises(LedgerClosed, match="entry 1") as raised:
             await above
+        assert raised.value.entry_id == 2, "it is the error of the entry above the gap"
         for entry_id in (1, 5):  # also one that would wait above a gap
             with pytest.raises(LedgerClosed):
                 await asyncio.wait_for(writer.submit(entry_id, [payload(entry_id)]), 60)
@@ -218,6 +219,44 @@ def test_sync_waits_for_all_that_has_no_gap_below_it_though_the_window_is_full(t
         await writer.close()
 
     run(tmp_path, test)
+
+
+def test_entry_that_comes_while_the_ledger_is_being_closed_is_refused(tmp_path):
+    """Above the gap it would wait for ever; below it, the ledger's end would not be where `close` returns it."""
+
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create(ensemble=1, write_quorum=1, ack_quorum=1))
+        pending = await writer.submit(0, [payload(0)])
+        closing = asyncio.ensure_future(writer.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        for entry_id in (1, 9):
+            with pytest.raises(LedgerClosed):
+                await writer.submit(entry_id, [payload(entry_id)])
+        assert (await closing).last_entry == await pending == 0
+
+    run(tmp_path, test, bookies=1)
+
+
+@pytest.mark.parametrize("call", ["sync", "close"])
+def test_sync_or_close_that_is_cancelled_takes_no_entry_with_it(tmp_path, call):
+    """The entries wait for the window, and are the callers' that submitted them."""
+
+    async def test(cluster):
+        client = cluster.client(writer=WriterOptions(pending_entries_max=1))
+        writer = AdvancedLedgerWriter(await client.create(ensemble=1, write_quorum=1, ack_quorum=1))
+        submitting = [asyncio.ensure_future(writer.submit(entry_id, [payload(entry_id)])) for entry_id in range(20)]
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(getattr(writer, call)())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+        async with asyncio.timeout(5):
+            assert [await submitted for submitted in await asyncio.gather(*submitting)] == list(range(20))
+        assert (await writer.close()).last_entry == 19
+
+    run(tmp_path, test, bookies=1)
 
 
 @pytest.mark.parametrize("entry_id", [-1, "1", None, 1.0, True, 2**63])

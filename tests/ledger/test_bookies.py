@@ -8,12 +8,13 @@ import json
 import pytest
 
 from bkspark.client import Client
-from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NotEnoughBookies
+from bkspark.errors import BookieUnavailable, ConfigurationError, MetadataError, MetadataFormat, NotEnoughBookies
 from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
+from tests.ledger.fanning import play
 from tests.ledger.in_process import InProcessCluster, run
 
 URI = "zk://127.0.0.1:2181/ledgers"
@@ -125,6 +126,20 @@ def test_bookie_whose_id_names_no_host_has_that_of_the_rack_map():
     with_cluster(test, "one", "b:1")
 
 
+def test_write_quorums_of_a_striped_ledger_span_two_racks_each():
+    """§5.2: an entry is on Qw successive bookies of the ensemble, so their order matters."""
+
+    async def test(cluster):
+        await cluster.put_racks({f"b:{i}": f"/r{i % 2}" for i in range(4)})
+        async with Client(URI, tree=cluster.store.session()) as client:
+            for _ in range(20):
+                writer = await client.create(ensemble=4, write_quorum=2, ack_quorum=1)
+                racks = [int(bookie[-1]) % 2 for bookie in writer.core.slots.ensemble]
+                assert racks in ([0, 1, 0, 1], [1, 0, 1, 0])
+
+    with_cluster(test, "b:0", "b:1", "b:2", "b:3")
+
+
 def test_one_rack_a_write_quorum_is_a_choice_at_random():
     async def test(cluster):
         await cluster.put_racks({"b:1": "/far"})
@@ -229,6 +244,85 @@ def test_ledger_has_three_copies_of_which_two_are_waited_for_unless_asked_otherw
             writer.abandon()
 
     with_cluster(test, "a:1", "b:1", "c:1", "d:1")
+
+
+def test_bookie_that_cannot_be_connected_to_gets_no_new_ledgers_for_a_while():
+    async def test(cluster):
+        async with Client(URI, tree=cluster.store.session()) as client:
+            with pytest.raises(BookieUnavailable):
+                await (await client.context()).pool.channel("b:1")  # no process listens at its address
+            for _ in range(10):
+                assert "b:1" not in await ensemble_of(client, 2)
+            assert "b:1" in await ensemble_of(client, 3)
+
+    with_cluster(test, "b:1", "b:2", "b:3")
+
+
+def test_replacements_are_read_again_before_the_watch_has_reported_a_change():
+    """An older list may still have the bookie that just failed."""
+
+    async def test(cluster):
+        watcher = cluster.watcher()
+        assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
+        await cluster.leave("b:2")
+        assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}, "the watch tells in the loop's next turn"
+        assert (await watcher.replacements()).writable == {"b:1"}
+
+    with_cluster(test, "b:1", "b:2")
+
+
+def test_bookie_is_avoided_for_the_time_of_its_quarantine_after_failures_within_the_window():
+    async def test():
+        cluster = Cluster()
+        await cluster.start("b:1", "b:2")
+        watcher = cluster.watcher(quarantine_failures=2, quarantine_window_s=10.0, quarantine_s=100.0)
+
+        async def is_avoided():
+            return (await watcher.candidates(1)).topology.avoided == {"b:1"}
+
+        watcher.on_failure("b:1")
+        await asyncio.sleep(11)
+        watcher.on_failure("b:1")
+        assert not await is_avoided()
+        await asyncio.sleep(9)
+        watcher.on_failure("b:1")
+        assert await is_avoided()
+        await asyncio.sleep(99)
+        assert await is_avoided()
+        await asyncio.sleep(2)
+        assert not await is_avoided()
+
+    play(test)
+
+
+class ListedTree(MemoryTree):
+    """A session in which something happens right after the writable bookies were listed, once."""
+
+    def __init__(self, store, change):
+        session = store.session()
+        super().__init__(store, session.session_id, session.session_timeout_s)
+        self.change, self.lists = change, 0
+
+    async def children(self, path):
+        found = await super().children(path)
+        if path.endswith("/available"):
+            self.lists += 1
+            change, self.change = self.change, None
+            if change is not None:
+                await change()
+                await asyncio.sleep(0)
+        return found
+
+
+def test_list_that_changes_while_it_is_read_is_read_again():
+    async def test(cluster):
+        watcher = cluster.watcher(tree := ListedTree(cluster.store, lambda: cluster.register("b:2")))
+        await watcher.candidates(1)
+        for _ in range(4):
+            assert (await watcher.candidates(1)).writable == {"b:1", "b:2"}
+        assert tree.lists == 2
+
+    with_cluster(test, "b:1")
 
 
 class ChangingTree(MemoryTree):

@@ -6,12 +6,16 @@ from bkspark.core.probing import TRIAL_BYTES_MAX
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.tail import TailLimits
 from bkspark.core.writer_options import WriterOptions
+from bkspark.ledger import advanced, fanout, link, patience, range_reader, replica_reads, stored, writer_run
 from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.writer import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
 from bkspark.log import log
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
-from bkspark.net.pool import NetOptions
+from bkspark.net.pool import AVOID_FAILED_S, NetOptions
+from bkspark.net.responses import SINGLE_READS_MAX
+from bkspark.wire import v2
+from bkspark.wire.digest import master_key
 
 APACHES_QUEUE_ENTRIES = 10_000
 """maxPendingAddRequestsPerThread of an Apache bookie: it refuses further adds."""
@@ -71,6 +75,54 @@ def test_a_follower_sees_a_change_within_seconds_and_bears_a_minute_of_outage() 
     assert limits.pause_ns_min <= limits.pause_ns_max <= second
     assert limits.retry_ns <= 10 * second
     assert limits.patience_ns == 60 * second
+
+
+def test_a_writer_bears_a_minute_without_its_metadata_store_as_a_follower_does() -> None:
+    assert writer_run.STORE_AWAY_S == patience.PATIENCE_S == 60.0
+
+
+def test_a_writer_looks_for_what_is_late_and_asks_again_several_times_a_second() -> None:
+    for pause_s in (
+        writer_run.TICK_S,
+        fanout.CONFIRM_PAUSE_S,
+        link.FORCE_PAUSE_S,
+        stored.REFUSED_PAUSE_S,
+        patience.PAUSE_S_MIN,
+    ):
+        assert 0.01 <= pause_s <= 0.25
+    assert patience.PAUSE_S_MAX == 1.0
+
+
+def test_a_close_waits_two_seconds_for_a_bookie_that_cannot_be_connected_to() -> None:
+    assert fanout.DRAIN_S == 2.0 < WriterOptions().close_timeout_s
+
+
+def test_a_bookie_that_cannot_be_reached_is_asked_last_for_ten_seconds() -> None:
+    assert AVOID_FAILED_S == 10.0
+
+
+def test_a_reader_holds_at_most_8_mib_ahead_of_its_caller() -> None:
+    held = range_reader.READ_AHEAD_SPANS * range_reader.SPAN_EXCESS * range_reader.BATCH_BYTES
+    assert held == 8 * MIB
+    assert range_reader.SPAN_ENTRIES_FIRST <= range_reader.SPAN_ENTRIES_MAX == 65_536
+    assert range_reader.SCAN_BYTES_MIN == MIB // 4
+
+
+def test_requests_for_single_entries_fit_the_buffers_of_sockets() -> None:
+    """Both sides would wait for each other if the requests filled the buffers, and the answers, too."""
+    request_bytes = 4 + v2.READ_BYTES + len(master_key(b""))
+    assert SINGLE_READS_MAX * request_bytes <= MIB // 4
+    assert range_reader.SINGLES_FIRST <= range_reader.SINGLES_MAX <= SINGLE_READS_MAX
+    assert replica_reads.SINGLES_MAX <= replica_reads.STRIPED_SINGLES_MAX <= SINGLE_READS_MAX
+    assert replica_reads.SINGLES_BYTES == MIB // 2
+
+
+def test_what_waits_above_a_gap_has_at_most_65_536_ids_and_64_mib() -> None:
+    assert (advanced.AHEAD_ENTRIES_MAX, advanced.AHEAD_BYTES_MAX) == (65_536, 64 * MIB)
+
+
+def test_a_copy_fails_when_its_bookie_acknowledges_nothing_for_half_a_minute() -> None:
+    assert (stored.ACK_TIMEOUT_S, stored.PIECES_IN_FLIGHT_MAX) == (30.0, 4)
 
 
 def test_acknowledged_entries_of_relaxed_durability_are_synced_within_a_second() -> None:

@@ -448,16 +448,16 @@ def test_connection_that_is_lost_or_not_needed_any_more_does_not_wait_for_the_st
 # ---- forces ----
 
 
-async def forcing() -> tuple[FannedWriter, dict[str, tuple[BookieV3Channel, Wire]]]:
+async def forcing(silent_s: float = SILENT_S) -> tuple[FannedWriter, dict[str, tuple[BookieV3Channel, Wire]]]:
     """Return a writer of relaxed durability that has forces under way, to bookies that acknowledged an entry.
 
-    Bookie a has synced it before.
+    Bookie a has synced it before. `silent_s`: how long their other answers may take.
     """
     writer = FannedWriter(relaxed=RelaxedDurability(force_interval_s=0))
     writer.add()
     await settled()
     found = {
-        bookie: await writer.connected(bookie, BookieV3Channel(bookie, 1 << 20, SILENT_S, v3.TxnIds()))
+        bookie: await writer.connected(bookie, BookieV3Channel(bookie, 1 << 20, silent_s, v3.TxnIds()))
         for bookie in "abc"
     }
     for number, bookie in enumerate("abc"):

@@ -67,6 +67,13 @@ class Held:
         return reply(asked, body=sealed(asked.ledger_id, entry_id, lac=lac, length=10 * (entry_id + 1)))
 
 
+class TakesAdds(Held):
+    """As `Held`; it answers the adds of a recovery, too."""
+
+    def __call__(self, asked: Asked) -> bytes:
+        return reply(asked) if asked.opcode == v2.ADD else super().__call__(asked)
+
+
 Reading = Callable[..., Awaitable[None]]
 
 
@@ -192,6 +199,49 @@ def test_copy_that_apaches_repair_sealed_before_a_new_fragment_counts_when_the_r
         assert await reader.refresh() == 4
 
     opened((held, no_entry_v3))(test)
+
+
+def test_damaged_last_entry_leaves_the_end_unknown() -> None:
+    def damaged(asked: Asked) -> bytes:
+        found = Held(4)(asked)
+        return found[:-1] + bytes([found[-1] ^ 1])
+
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(-1)) as one, HostileBookie(damaged) as other:
+            ledger_id = await world.ledger(one, other)
+            with pytest.raises(ReadFailed, match=f"bookie {other.id}: the bytes do not match"):
+                await world.client(net=PATIENT).open(ledger_id)
+
+    play(test, 20)
+
+
+def test_ledger_that_a_recovery_left_is_read_to_its_lac_and_recovered_again() -> None:
+    held = TakesAdds(4)
+
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        stored = await world.ledgers.read(reader.ledger_id)
+        await world.ledgers.write(reader.ledger_id, stored.metadata.in_recovery(), stored.version)
+        held.last = 6
+        assert (await reader.refresh(), reader.is_closed) == (5, False)
+        again = await world.client(net=PATIENT).open(reader.ledger_id)
+        assert (again.last_entry, again.last_unconfirmed, again.is_closed) == (5, 6, False)
+        assert await entries(again.batches()) == [0, 1, 2, 3, 4, 5]
+        recovered = await world.client(net=PATIENT).open(reader.ledger_id, recover=True)
+        assert (recovered.last_entry, recovered.is_closed) == (6, True)
+
+    opened((held, no_entry_v3))(test)
+
+
+def test_copy_that_apaches_repair_sealed_counts_when_a_ledger_is_opened() -> None:
+    """Its last fragment begins after the copy, and has no entries yet."""
+
+    async def test(world: World) -> None:
+        async with HostileBookie(Held(4, lac=4), no_entry_v3) as bookie:
+            fragments = (Fragment(0, (bookie.id,)), Fragment(5, (bookie.id,)))
+            ledger_id = await world.ledger(metadata=LedgerMetadata(1, 1, 1, fragments))
+            assert (await world.client(net=PATIENT).open(ledger_id)).last_entry == 4
+
+    play(test, 20)
 
 
 @pytest.mark.parametrize("nothing", [Status.ENOENTRY, Status.ENOLEDGER])
@@ -362,12 +412,13 @@ def test_ledger_that_was_closed_meanwhile_before_an_entry_does_not_have_it() -> 
     opened((held, no_entry_v3))(test)
 
 
-def test_entries_that_moved_to_another_bookie_are_found_there() -> None:
-    """Their old bookie says that it does not have them."""
+@pytest.mark.parametrize("status", [Status.ENOENTRY, Status.EIO])
+def test_entries_that_moved_to_another_bookie_are_found_there(status: Status) -> None:
+    """Their old bookie says that it does not have them, or that it cannot say so."""
     held = Held(9)
 
     async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
-        held.last = 3
+        held.last, held.otherwise = 3, status
         async with HostileBookie(Held(9)) as other:
             stored = await world.ledgers.read(reader.ledger_id)
             moved = replace(stored.metadata, fragments=(Fragment(0, (other.id,)),))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from bkspark.client import Client
+from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import LedgerFenced, MetadataError
+from bkspark.ledger.ownership import Ownership
+from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
@@ -62,3 +68,100 @@ def test_new_connection_gets_no_add_before_the_store_says_that_the_ledger_is_our
             await client.close()
 
     run(tmp_path, test)
+
+
+class Lagging(MemoryTree):
+    """A session that sees what others wrote once it has caught up, and counts how often it did."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.seen: dict[str, tuple[bytes, Stat]] = {}
+        self.caught_up = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while the session reads a ledger's metadata."""
+
+    async def catch_up(self) -> None:
+        self.caught_up += 1
+        await asyncio.sleep(0)  # as a real store, it answers in a later turn of the loop
+        self.seen.clear()
+        await super().catch_up()
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if path not in self.seen:
+            self.seen[path] = await super().get(path)
+        self.meanwhile()
+        return self.seen[path]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def with_ownership(test: Callable[[Ownership, Clock, Lagging, LedgerStore], Awaitable[None]]) -> None:
+    """Run a test with the ownership of a ledger that was created at 100 s, its store, and another client's."""
+
+    async def call() -> None:
+        store, clock = MemoryStore(), Clock()
+        tree, uri = Lagging(store), MetadataUri.parse(URI)
+        await BookieRegistry(store.session(), uri).initialize_cluster()
+        other = LedgerStore(store.session(), uri)
+        ledger_id, _ = await other.create(LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),)))
+        ledgers = LedgerStore(tree, uri)
+        await ledgers.read(ledger_id)
+        await test(Ownership(ledgers, ledger_id, clock), clock, tree, other)
+
+    asyncio.run(call())
+
+
+def test_connection_that_was_made_up_to_the_last_read_is_confirmed_and_a_later_one_is_not() -> None:
+    async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
+        clock.now_s = 105.0
+        assert await ownership.confirm(100.0) is None
+        assert await ownership.confirm(100.5) is not None
+        assert await ownership.confirm(105.0) is None
+        assert await ownership.confirm(105.5) is not None
+        assert tree.caught_up == 2
+
+    with_ownership(test)
+
+
+def test_connection_that_is_made_while_the_metadata_are_read_is_not_confirmed_by_them() -> None:
+    """P20: metadata that are read *after* the connection was made show that the ledger has moved."""
+
+    async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
+        def pass_time() -> None:
+            clock.now_s = 110.0
+
+        tree.meanwhile = pass_time
+        assert await ownership.confirm(102.0) is not None
+        assert await ownership.confirm(105.0) is not None
+        assert tree.caught_up == 2
+
+    with_ownership(test)
+
+
+def test_connections_that_are_made_at_the_same_time_share_one_read_of_the_metadata() -> None:
+    async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
+        clock.now_s = 105.0
+        found = await asyncio.gather(*(ownership.confirm(connected_at) for connected_at in (101.0, 102.0, 103.0)))
+        assert [each is None for each in found] == [False, True, True]
+        assert tree.caught_up == 1
+
+    with_ownership(test)
+
+
+def test_ownership_is_read_from_a_session_that_has_caught_up() -> None:
+    """A session may lag behind: it would still show the ledger as open that another client has recovered."""
+
+    async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
+        (ledger_id,) = [ledger_id async for ledger_id in other.ids()]
+        stored = await other.read(ledger_id)
+        await other.write(ledger_id, stored.metadata.in_recovery(), stored.version)
+        clock.now_s = 105.0
+        assert await ownership.confirm(101.0) == (await other.read(ledger_id)).metadata
+
+    with_ownership(test)

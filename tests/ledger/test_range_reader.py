@@ -216,6 +216,27 @@ def test_error_names_the_entry_that_could_not_be_read() -> None:
     play([holds(5, beyond=Status.EIO)], test)
 
 
+def test_error_names_the_entry_of_a_striped_ledger_that_could_not_be_read() -> None:
+    """The first bookie has every third entry: after entries 0 and 3 comes entry 6, and not entry 2."""
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        with pytest.raises(ReadFailed) as raised:
+            await read(reader_of(pool, bookies, write_quorum=1), 0, 9)
+        assert raised.value.entry_id == 6
+        assert f"ledger {LEDGER} entry 6 at bookie {bookies[0].id}: answered with status" in str(raised.value)
+
+    play([holds(6, beyond=Status.EIO), holds(9), holds(9)], test)
+
+
+@pytest.mark.parametrize("nothing", [Status.ENOENTRY, Status.ENOLEDGER])
+def test_bookie_that_does_not_know_the_ledger_does_not_have_the_entry(nothing: Status) -> None:
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        with pytest.raises(NoSuchEntry):
+            await read(reader_of(pool, bookies), 0, 9)
+
+    play([holds(0, beyond=nothing), holds(0)], test)
+
+
 def test_planned_readers_of_different_ledgers_begin_with_different_bookies() -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         metadata = metadata_of(bookies)
@@ -533,6 +554,27 @@ def test_groups_of_a_striped_span_give_the_entries_up_to_the_first_that_one_lack
         )
 
     play([stripe(0), stripe(1), stripe(2)], test)
+
+
+def test_rest_of_a_span_comes_before_the_spans_that_are_read_ahead() -> None:
+    """The entries are ten times as large as the metadata's mean: each span of five is given in pieces."""
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reader = RangeReader(pool, LEDGER, metadata_of(bookies).closed(39, 40), DIGEST, bookies[0].id)
+        assert await read(reader, 0, 40, batch_bytes=5) == entries(0, 40)
+
+    play([holds(40, at_once=2)], test)
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 2, 3])
+def test_striped_ledger_is_read_in_batches_of_less_bytes_than_it_has_stripes(batch_bytes: int) -> None:
+    """A batch has an entry nevertheless. The size of entries is unknown at first: the first span has all stripes."""
+
+    async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
+        reader = reader_of(pool, bookies, write_quorum=1)
+        assert await read(reader, 0, 30, batch_bytes=batch_bytes) == entries(0, 30)
+
+    play([holds(30)] * 7, test)
 
 
 @pytest.mark.parametrize(

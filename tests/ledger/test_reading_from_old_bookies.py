@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import ReadFailed
+from bkspark.errors import BookieUnavailable, ReadFailed, RequestTimeout
 from bkspark.ledger import recovery
 from bkspark.ledger.reader import SnapshotReader
 from bkspark.ledger.replica_reads import ReplicaReads
@@ -141,5 +141,59 @@ def test_bookie_that_has_answered_a_batch_read_is_not_too_old_for_them(losses: l
                 assert (len(entries), status) == (2, Status.EOK)
             assert len([asked for asked in bookie.asked if asked.opcode == v2.BATCH_READ]) == batch_reads
             await pool.close()
+
+    play(test)
+
+
+def test_bookie_that_answered_nothing_at_all_is_not_too_old_for_batch_reads():
+    """It closed the connection because it went away, and not because of the batch read."""
+    is_away = True
+
+    def answer(asked: Asked) -> bytes:
+        if is_away:
+            raise ConnectionError
+        return reply(asked, body=items(asked.ledger_id, asked.entry_id, 2))
+
+    async def test(world: World) -> None:
+        nonlocal is_away
+        async with HostileBookie(answer) as bookie:
+            host, port = bookie.id.split(":")
+            pool = BookiePool(resolver({bookie.id: (host, int(port))}), NetOptions())
+            reads = ReplicaReads(pool, 5, DIGEST)
+            with pytest.raises(BookieUnavailable):
+                await reads.prefix(bookie.id, np.arange(2), 1, 10_000)
+            is_away = False
+            entries, status = await reads.prefix(bookie.id, np.arange(2), 1, 10_000)
+            assert (len(entries), status) == (2, Status.EOK)
+            assert [asked.opcode for asked in bookie.asked] == [v2.BATCH_READ, v2.READ, v2.BATCH_READ]
+            await pool.close()
+
+    play(test)
+
+
+def test_bookie_that_does_not_answer_a_batch_read_is_asked_for_nothing_else():
+    """Its time-out has passed: a second one would delay the read from the next bookie."""
+
+    async def test(world: World) -> None:
+        async with HostileBookie(lambda asked: None) as bookie:
+            host, port = bookie.id.split(":")
+            pool = BookiePool(resolver({bookie.id: (host, int(port))}), NetOptions(read_timeout_s=0.02))
+            with pytest.raises(RequestTimeout):
+                await ReplicaReads(pool, 5, DIGEST).prefix(bookie.id, np.arange(2), 1, 10_000)
+            assert [asked.opcode for asked in bookie.asked] == [v2.BATCH_READ]
+            await pool.close()
+
+    play(test)
+
+
+def test_bookie_that_does_not_answer_for_its_lac_is_asked_for_nothing_else():
+    """It knows V3, or would have closed the connection; another time-out would delay the reader."""
+
+    async def test(world: World) -> None:
+        async with HostileBookie(holds_up_to(4), lambda request: []) as bookie:
+            ledger_id = await world.ledger(bookie)
+            with pytest.raises(ReadFailed, match=f"bookie {bookie.id} did not answer the LAC"):
+                await world.client(net=NetOptions(read_timeout_s=0.02)).open(ledger_id)
+            assert bookie.asked == []
 
     play(test)

@@ -78,6 +78,19 @@ def test_recoveries_one_after_the_other_need_one_connection_to_a_bookie() -> Non
     with_bookies(*(Holder(range(3)) for _ in range(3)))(test)
 
 
+def test_wrong_password_changes_no_metadata_and_asks_no_bookie() -> None:
+    """The metadata have the password. If they became IN_RECOVERY, the writer could not close the ledger any more."""
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        ledger_id = await world.ledger(bookie, password=b"right")
+        with pytest.raises(UnauthorizedAccess, match=f"the password does not open ledger {ledger_id}"):
+            await world.client(net=PATIENT, password=b"wrong").recover(ledger_id)
+        assert (await world.client().metadata(ledger_id)).state is LedgerState.OPEN
+        assert bookie.asked == []
+
+    with_bookies(Holder(range(3)))(test)
+
+
 def test_wrong_password_at_one_entry_is_decisive_whatever_failed_before_it() -> None:
     def refuse(asked: Asked) -> int | None:
         return {0: Status.EIO, 2: Status.EUA}.get(asked.entry_id) if asked.opcode == v2.READ else None
@@ -330,6 +343,18 @@ def test_bookie_that_refuses_load_is_asked_again_for_the_length() -> None:
 
 def test_ledger_whose_last_entry_no_bookie_has_is_closed_without_a_length() -> None:
     assert closed_with_empty_fragment(Holder(), Holder()) == (3, 0)
+
+
+def test_bookie_that_has_the_last_entry_damaged_does_not_have_it(caplog: pytest.LogCaptureFixture) -> None:
+    """It is heard, so that the ledger can be closed; and the damage is reported."""
+
+    def damaged(asked: Asked) -> bytes:
+        return reply(asked, body=sealed(asked.ledger_id, 3, length=40)[:-1] + b"!")
+
+    assert closed_with_empty_fragment(damaged, Holder()) == (3, 0)
+    assert "entry 3" in caplog.text
+    assert "the bytes do not match their digest" in caplog.text
+    assert closed_with_empty_fragment(damaged, Holder(range(4))) == (3, 40)
 
 
 def test_length_is_read_from_a_copy_that_apaches_repair_has_sealed_with_its_own_lac() -> None:

@@ -74,6 +74,53 @@ def test_error_is_not_a_vote_that_an_entry_does_not_exist(status: int) -> None:
     assert recovered(holds(LAST - 1), holds(LAST - 1, beyond=status), falls_silent) is None
 
 
+def breaks_off_above(up_to: int) -> Callable[[Asked], bytes]:
+    """A bookie that holds entries 0 to `up_to`, and is gone when it is asked for a later one."""
+
+    def answer(asked: Asked) -> bytes:
+        if asked.opcode != v2.ADD and asked.entry_id > up_to:
+            raise ConnectionError
+        return holds(up_to)(asked)
+
+    return answer
+
+
+def test_lost_connection_is_not_a_vote_that_an_entry_does_not_exist() -> None:
+    """Entry 3 may be acknowledged: by the two bookies that were fenced and then went away."""
+    assert recovered(holds(LAST - 1), breaks_off_above(LAST - 1), breaks_off_above(LAST - 1)) is None
+    assert recovered(holds(LAST - 1), breaks_off_above(LAST - 1), holds(LAST)) == LAST
+    assert recovered(holds(LAST - 1), breaks_off_above(LAST - 1), holds(LAST - 1)) == LAST - 1
+
+
+def damages(first: int, up_to: int) -> Callable[[Asked], bytes]:
+    """A bookie that holds entries 0 to `up_to`, those from `first` on with another last byte."""
+
+    def answer(asked: Asked) -> bytes:
+        answered = holds(up_to)(asked)
+        entry_id = up_to if asked.entry_id == v2.LAST_ENTRY else asked.entry_id
+        if asked.opcode == v2.ADD or not first <= entry_id <= up_to:
+            return answered
+        return answered[:-1] + bytes([answered[-1] ^ 1])
+
+    return answer
+
+
+def test_damaged_entry_is_not_a_vote_that_it_does_not_exist() -> None:
+    """The bookie has something there: the entry may be acknowledged, and whole at the bookie that is gone."""
+    only_reads = damages(LAST, LAST)
+
+    def fenced(asked: Asked) -> bytes:
+        return holds(LAST - 1)(asked) if asked.entry_id == v2.LAST_ENTRY else only_reads(asked)
+
+    assert recovered(holds(LAST - 1), fenced, falls_silent) is None
+    assert recovered(holds(LAST - 1), fenced, holds(LAST)) == LAST
+
+
+def test_damaged_last_entry_is_not_proof_that_a_bookie_is_fenced() -> None:
+    assert recovered(holds(LAST), damages(LAST, LAST), falls_silent) is None
+    assert recovered(holds(LAST), damages(LAST, LAST), holds(LAST)) == LAST
+
+
 @pytest.mark.parametrize("status", UNCERTAIN)
 def test_entry_after_an_error_is_found_at_another_bookie(status: int) -> None:
     assert recovered(holds(LAST - 1, beyond=status), holds(LAST - 1), holds(LAST)) == LAST

@@ -15,11 +15,13 @@ from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, T
 from bkspark.ledger import stored
 from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.ledger.stored import PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
-from bkspark.wire import v2
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2, v3
 from bkspark.wire.digest import master_key
+from bkspark.wire.entry_lists import EntryRuns, encode_entry_list
 from bkspark.wire.status import Status
 from tests.ledger.holders import PATIENT, Holder, adds_of, flags_of, with_bookies
-from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, reply, sealed
+from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, play, reply, sealed
 
 LEDGER = 7
 KEY = master_key(b"")
@@ -198,6 +200,35 @@ def test_bookie_that_acknowledges_nothing_in_time_fails_a_copy(monkeypatch: pyte
     with_bookies(Holder(hears=lambda asked: False))(test)
 
 
+def test_bookie_that_refuses_load_again_and_again_acknowledges_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its refusals come in time, and a caller would wait for ever."""
+    monkeypatch.setattr(stored, "ACK_TIMEOUT_S", 0.15)
+    monkeypatch.setattr(stored, "REFUSED_PAUSE_S", 0.002)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        await send(writer, range(4))
+        with pytest.raises(RequestTimeout, match="acknowledged nothing"):
+            await writer.drained(0)
+        assert len(entries_at(bookie)) > 4
+        writer.close()
+
+    with_bookies(Holder(refuse=lambda asked: Status.ETOOMANYREQUESTS))(test)
+
+
+def test_which_entries_are_wanted_is_the_callers_to_keep() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        batch = EntryBatch.of([sealed(LEDGER, entry_id) for entry_id in range(3)], LEDGER, 0)
+        wanted = np.array([True, False, True])
+        await writer.send(np.arange(3), wanted, *v2.encode_stored_adds(batch, KEY, v2.RECOVERY_ADD))
+        await writer.drained(0)
+        assert wanted.tolist() == [True, False, True]
+        writer.close()
+
+    with_bookies(Holder())(test)
+
+
 # ---- which entries a bookie lacks ----
 
 
@@ -240,6 +271,20 @@ def test_sizes_that_a_caller_has_learned_decide_how_many_entries_are_requested()
     with_bookies(Holder(range(200)))(test)
 
 
+def test_bookie_of_a_striped_ledger_looks_up_256_entries_at_once_at_most() -> None:
+    """It looks up each separately: the caller's own limit is for entries that lie together."""
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        pool = (await world.client(net=PATIENT).context()).pool
+        pace = AdaptiveReadSize(bytes_max=1_000_000, entries_max=1000, entries_first=1000)
+        entries, status = await ReplicaReads(pool, LEDGER, DIGEST, pace).prefix(
+            bookie.id, np.arange(0, 900, 3), 3, 1 << 20
+        )
+        assert (len(entries), status, len(bookie.asked)) == (256, Status.EOK, 256)
+
+    with_bookies(Holder(range(900)))(test)
+
+
 def test_bookie_that_refuses_load_lacks_nothing_for_certain() -> None:
     def answer(asked: Asked) -> bytes:
         return reply(asked, status=Status.ETOOMANYREQUESTS if asked.entry_id == 3 else Status.ENOENTRY)
@@ -251,3 +296,60 @@ def test_bookie_that_refuses_load_lacks_nothing_for_certain() -> None:
         assert raised.value.bookie == bookie.id
 
     with_bookies(answer)(test)
+
+
+ALL_LISTED = encode_entry_list(EntryRuns.of(np.array([0, 2, 4])), 100)
+"""The list of a bookie that has three of five entries: as many runs as a ledger of five entries may need, and less."""
+
+
+async def listed(world: World, status: int, body: bytes | None, last_entry: int) -> list[int] | None:
+    """Return the entries that a bookie lists, of a ledger that is closed at an entry; None: it sends no list."""
+
+    def answer(request: protocol.Request) -> list[protocol.Response]:
+        inner = protocol.GetListOfEntriesOfLedgerResponse(status=status, ledgerId=LEDGER)
+        if body is not None:
+            inner.availabilityOfEntriesOfLedger = body
+        head = v3.header(request.header.operation, request.header.txnId)
+        return [protocol.Response(header=head, status=status, getListOfEntriesOfLedgerResponse=inner)]
+
+    async with HostileBookie(Holder(), answer) as bookie:
+        metadata = LedgerMetadata(1, 1, 1, (Fragment(0, (bookie.id,)),)).closed(last_entry, 10)
+        reader = ReplicaReader(await world.client(net=PATIENT).context(), LEDGER, metadata, b"")
+        runs = await reader.listed(bookie.id)
+        return None if runs is None else [entry_id for entry_id in range(9) if entry_id in runs]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "last_entry", "expected"),
+    [
+        (protocol.EOK, ALL_LISTED, 4, [0, 2, 4]),
+        (protocol.EOK, ALL_LISTED, 2, [0, 2, 4]),
+        (protocol.EOK, ALL_LISTED, 1, None),
+        (protocol.EOK, encode_entry_list(EntryRuns.of(np.array([0])), 100), 0, [0]),
+        (protocol.ENOENTRY, None, 4, []),
+        (protocol.ENOLEDGER, None, 4, []),
+        (protocol.EIO, None, 4, None),
+        (protocol.EUA, None, 4, None),
+        (protocol.EUNKNOWNLEDGERSTATE, None, 4, None),
+        (protocol.ETOOMANYREQUESTS, None, 4, None),
+        (protocol.EOK, b"no list", 4, None),
+    ],
+)
+def test_list_of_entries_counts_only_if_it_is_certain(
+    status: int, body: bytes | None, last_entry: int, expected: list[int] | None
+) -> None:
+    """An error that is taken for "it has no entries" makes autorecovery copy what is there; and no answer may describe
+    more runs than the ledger has entries."""
+
+    async def test(world: World) -> None:
+        assert await listed(world, status, body, last_entry) == expected
+
+    play(test, 20)
+
+
+def test_bookie_that_cannot_be_reached_lists_nothing() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        reader = reader_of(await world.client(net=PATIENT).context(), bookie)
+        assert await reader.listed("127.0.0.1:1") is None
+
+    with_bookies(Holder())(test)

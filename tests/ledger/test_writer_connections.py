@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -311,3 +312,17 @@ def test_writer_takes_no_entry_from_the_call_of_close_on() -> None:
         assert entries_at(bookie) in ([], [0])
 
     with_bookies(Holder(hears=lambda asked: False))(test)
+
+
+def test_single_entry_may_have_as_many_bytes_as_a_frame_has_room_for() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        await register(world, bookie)
+        client = world.client(net=replace(PATIENT, frame_bytes_max=2048), writer=PATIENT_WRITER)
+        writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        assert await writer.append(bytes(writer.entry_bytes_max)) == 0
+        with pytest.raises(ValueError, match=f"an entry of {writer.entry_bytes_max + 1} bytes is above the limit"):
+            await writer.append(bytes(writer.entry_bytes_max + 1))
+        assert [len(each.body) for each in adds_of(bookie)] == [2048]
+        writer.abandon()
+
+    with_bookies(Holder())(test)

@@ -141,6 +141,22 @@ def test_store_that_names_no_bookies_is_asked_again_for_a_limited_time_and_only_
     play(test, add_timeout_s=1.0)
 
 
+def test_writer_replaces_a_bookie_though_the_rack_map_cannot_be_decoded() -> None:
+    """It was made when the map could be read, or there was none: a map that is wrong now ends no writer."""
+
+    async def test(world: World) -> None:
+        await world.writer.append(b"0")
+        await world.cluster.store.session().create("/ledgers/bookies", b"nonsense")
+        lost = world.ensemble[0]
+        await lost.crash(next(iter(Loss)))
+        async with asyncio.timeout(LONG_S):
+            while lost in world.ensemble:
+                await world.writer.append(b"more")
+        assert world.writer.core.error is None
+
+    play(test, add_timeout_s=1.0)
+
+
 @pytest.mark.parametrize(
     "effect_for",
     [effects.DropIfSilent, lambda bookie: effects.FindBookies((bookie,))],

@@ -40,13 +40,13 @@ class Bookies:
         return wire, protocol
 
 
-def play(test: Callable[[BookiePool, Bookies], Awaitable[None]]) -> None:
+def play(test: Callable[[BookiePool, Bookies], Awaitable[None]], protocol: WireProtocol = WireProtocol.V2) -> None:
     """Run a test's coroutine with a pool, in virtual time."""
     bookies = Bookies()
     loop = VirtualLoop(bookies.connect)
 
     async def run() -> None:
-        pool = BookiePool(resolver(ADDRESSES), NET)
+        pool = BookiePool(resolver(ADDRESSES), NET, protocol)
         try:
             await test(pool, bookies)
         finally:
@@ -89,7 +89,9 @@ def test_bookie_that_is_reached_again_is_not_avoided_any_more() -> None:
 
 
 @pytest.mark.parametrize("protocol", list(WireProtocol))
-@pytest.mark.parametrize("happens", ["another bookie registers there", "it moves", "the metadata store fails"])
+@pytest.mark.parametrize(
+    "happens", ["another bookie registers there", "it moves", "it moves to another port", "the metadata store fails"]
+)
 def test_bookie_that_is_elsewhere_when_the_connection_is_made_is_not_asked(
     protocol: WireProtocol, happens: str
 ) -> None:
@@ -107,6 +109,8 @@ def test_bookie_that_is_elsewhere_when_the_connection_is_made_is_not_asked(
             return ADDRESSES["a"]
         if happens == "it moves":
             return ADDRESSES["b"]
+        if happens == "it moves to another port":
+            return ADDRESSES["a"][0], 3182
         if happens == "the metadata store fails":
             raise MetadataError("no connection")
         raise BookieUnavailable("its address is that of bookie b now", bookie=bookie)
@@ -137,6 +141,19 @@ def test_lost_connection_is_replaced_by_the_next_caller() -> None:
     play(test)
 
 
+@pytest.mark.parametrize("protocol", list(WireProtocol))
+def test_connections_of_different_indexes_are_different_connections(protocol: WireProtocol) -> None:
+    """A recovery's answers must not be taken for those of another, or for those of the owner."""
+
+    async def test(pool: BookiePool, bookies: Bookies) -> None:
+        channels = [await pool.channel("a", connection_index) for connection_index in range(4)]
+        assert len(set(channels)) == bookies.connected == 4
+        assert [await pool.channel("a", connection_index) for connection_index in range(4)] == channels
+        assert await pool.channel("b", 1) not in channels
+
+    play(test, protocol)
+
+
 def test_caller_that_is_cancelled_does_not_end_the_connection_of_others() -> None:
     async def test(pool: BookiePool, bookies: Bookies) -> None:
         callers = [asyncio.ensure_future(pool.channel("a")) for _ in range(2)]
@@ -150,20 +167,20 @@ def test_caller_that_is_cancelled_does_not_end_the_connection_of_others() -> Non
     play(test)
 
 
-def test_closed_pool_keeps_no_connection_and_makes_no_other() -> None:
+@pytest.mark.parametrize("protocol", list(WireProtocol))
+def test_closed_pool_keeps_no_connection_and_makes_no_other(protocol: WireProtocol) -> None:
     async def test(pool: BookiePool, bookies: Bookies) -> None:
         channel = await pool.channel("a")
         connecting = asyncio.ensure_future(pool.channel("b"))
         await asyncio.sleep(0.05)
         await pool.close()
-        assert isinstance(channel, BookieChannel)
         assert isinstance(channel.lost, ClientClosed)
         for calling in (connecting, pool.channel("a")):
             with pytest.raises(ClientClosed):
                 await calling
         assert bookies.connected == 1
 
-    play(test)
+    play(test, protocol)
 
 
 def test_pool_whose_closing_is_cancelled_leaves_no_connection_open() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking.scans import Scans
-from bkspark.errors import AuthenticationFailed, ConfigurationError, TlsFailed
-from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.entries import EntryBatch
+from bkspark.errors import AuthenticationFailed, BookieUnavailable, ConfigurationError, TlsFailed
+from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.security.digest_md5 import challenge
 from bkspark.security.sasl import (
     FILE_VARIABLE,
@@ -24,6 +26,7 @@ from bkspark.tls.options import TlsOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.adds import WireProtocol
+from bkspark.wire.digest import DigestType, EntryDigest
 from tests.bookie.serving import Serving, service_options
 from tests.missing_packages import run_without
 from tests.security.certificates import Authority
@@ -131,9 +134,21 @@ def test_client_that_is_refused_gets_a_clear_error_without_its_password(
     assert caught.value.code == -102
 
 
-def test_scans_and_local_reads_do_not_bypass_authentication(jaas: str) -> None:
+def test_scans_and_local_reads_do_not_bypass_authentication(tmp_path: Path, jaas: str) -> None:
     scans = Scans({}, NetOptions(sasl=SaslClientOptions(jaas)))
     assert not scans._is_clear
+
+    async def read_local(net: NetOptions) -> EntryBatch | None:
+        pool = BookiePool(resolver({}), net)
+        try:
+            return await pool.read_local("a bookie", 1, 0, 3, 1 << 20, EntryDigest(DigestType.CRC32C, b""))
+        finally:
+            await pool.close()
+
+    for net in (NetOptions(sasl=SaslClientOptions(jaas)), NetOptions(tls=client_options(Authority(tmp_path)))):
+        assert asyncio.run(read_local(net)) is None, "no connection is asked for"
+    with pytest.raises(BookieUnavailable, match="had no address"):
+        asyncio.run(read_local(NetOptions()))
 
 
 # ---- bookies that break the rules ----
