@@ -391,7 +391,7 @@ class Bookie:
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
     def owes(self, client: BookieClient) -> bool:
-        """Return whether a client waits for a response that may take long."""
+        """Return whether a long poll of the client waits. Adds that wait for a sync do not count."""
         return self.long_polls.has(client)
 
     def forget(self, client: BookieClient) -> None:

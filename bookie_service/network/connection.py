@@ -311,7 +311,10 @@ class Connection:
             self.give_up(why)
 
     def idle_s(self, now: float) -> float:
-        """Return for how long nothing has arrived and no reply was due, as far as noticed; 0 while a reply is due."""
+        """Return for how long nothing has arrived and the connection was not busy, as far as noticed; 0 while it is.
+
+        Busy: requests wait to be served, replies wait for the peer, or a long poll waits for its LAC.
+        """
         is_busy = bool(self._waiting or self._send_buffer.size or self._bookie.owes(self))
         return self._deadlines.idle_s(now, is_busy=is_busy)
 
@@ -375,7 +378,7 @@ class Connection:
         """Answer START_TLS in clear, and begin TLS with the bytes from `end` of the receive buffer on.
 
         Raises:
-            ProtocolError: earlier requests are unanswered, or the bytes are not the beginning of TLS.
+            ProtocolError: a long poll waits, or replies wait for the peer, or the bytes are not the beginning of TLS.
         """
         assert self._tls is not None
         self.send((answer,))

@@ -8,7 +8,8 @@ client from that address counts as a bookie.
 A connection that has not sent a whole request within `idle_s` is closed. When a place is needed, the oldest connection
 without a request is closed first, because clients send their first request as soon as they are connected
 (`FIRST_REQUEST_S`). The next candidate is the connection that has been idle for longest, for at least `idle_s`: it has
-no unanswered request and no waiting reply. If there is no such connection, the new one is refused.
+no request that waits to be served, no reply that its peer has not taken, and no long poll. An add whose disk does not
+answer for `idle_s` does not count. If there is no such connection, the new one is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Member(Protocol):
         """The address of the peer's machine."""
 
     def idle_s(self, now: float) -> float:
-        """Return for how long nothing arrived and no reply was due; 0 while a reply is due."""
+        """Return for how long nothing arrived and the connection was not busy; 0 while it is busy."""
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection if its peer has made it wait too long."""

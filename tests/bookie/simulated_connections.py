@@ -11,7 +11,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeVar
 
 from bookie_service.engine.authorization import Authorization, always_allowed
 from bookie_service.engine.bookie import Bookie
@@ -102,6 +102,9 @@ class SteppedLoop:
     @property
     def is_idle(self) -> bool:
         return not self._ready
+
+
+AnySocket = TypeVar("AnySocket", bound="SimulatedSocket")
 
 
 class SimulatedSocket:
@@ -262,7 +265,17 @@ class ServedBookie:
         self, address: str = "10.0.0.1", options: ConnectionOptions | None = None, *, is_trusted: bool = False
     ) -> SimulatedSocket:
         """Return the bookie's end of a new connection; `is_trusted`: nothing is demanded of its peer."""
-        connected = SimulatedSocket()
+        return self.connect_over(SimulatedSocket(), address, options, is_trusted=is_trusted)
+
+    def connect_over(
+        self,
+        connected: AnySocket,
+        address: str = "10.0.0.1",
+        options: ConnectionOptions | None = None,
+        *,
+        is_trusted: bool = False,
+    ) -> AnySocket:
+        """As `connect`, with this socket as the bookie's end, which is returned."""
         parts = ConnectionParts(
             self.bookie,
             self.memory_budget,

@@ -23,10 +23,8 @@ from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.cluster.peers import ClusterPeers
 from bookie_service.cluster.registration import Registration
 from tests.bookie import test_plan_follower
-from tests.bookie.collecting import Bench as DiskBench
-from tests.bookie.faulty_files import GoneFiles
 from tests.bookie.test_ledger_metadata_view import US, metadata, with_cluster
-from tests.bookie.test_limbo import DELETED, WHOLE, Shares, looked_at, store_with
+from tests.bookie.test_limbo import DELETED, WHOLE, Shares, in_limbo_on_three_disks, looked_at, store_with
 from tests.bookie.test_plan_follower import PLAN
 from tests.bookie.test_registration import TIMEOUT_S, Bench, run
 from tests.metadata.meanwhile import Meanwhile
@@ -57,14 +55,7 @@ def test_ledger_whose_fence_is_not_durable_stays_in_limbo(tmp_path: Path) -> Non
 
 
 def test_deleted_ledger_on_a_failing_disk_stays_in_limbo_and_the_others_leave(tmp_path: Path) -> None:
-    files = GoneFiles()
-    bench = DiskBench(tmp_path, files, directories=3)
-    for ledger_id in (3, 4, 5):
-        bench.put(ledger_id, range(10))
-    bench.flush()
-    bench.reopen(cleanly=True)
-    bench.store.limbo.begin([3, 4, 5])
-    files.fault = lambda operation, path: "/ledgers1" in path
+    bench, files = in_limbo_on_three_disks(tmp_path)
     looked_at(bench.store, Shares(dict.fromkeys((3, 4, 5), DELETED)))
     assert bench.store.limbo.ledger_ids.tolist() == [4]
     files.fault = None

@@ -50,7 +50,9 @@ def reads(count: int, ledger_id: int = 5) -> bytes:
 class BrokenSocket(SimulatedSocket):
     """A socket whose network fails."""
 
-    code = errno.EHOSTUNREACH
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
 
     def recv_into(self, buffer: memoryview) -> int:
         raise OSError(self.code, os.strerror(self.code))
@@ -59,9 +61,7 @@ class BrokenSocket(SimulatedSocket):
 @pytest.mark.parametrize("code", [errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT])
 def test_network_error_ends_its_connection_and_nothing_else(code: int) -> None:
     served = ServedBookie()
-    broken, other = served.connect(), served.connect()
-    broken.__class__ = BrokenSocket
-    broken.code = code  # type: ignore[attr-defined]
+    broken, other = served.connect_over(BrokenSocket(code)), served.connect()
     broken.received += b"something"
     served.turns_until(lambda: broken.is_closed, 5)
     assert served.failures == []
@@ -106,7 +106,9 @@ def test_age_of_a_frame_is_that_of_its_own_first_byte(is_completed: bool) -> Non
 class WatchedSocket(SimulatedSocket):
     """A socket that notes how much it was asked for at once."""
 
-    asked: list[int]
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
 
     def recv_into(self, buffer: memoryview) -> int:
         self.asked.append(len(buffer))
@@ -116,15 +118,13 @@ class WatchedSocket(SimulatedSocket):
 def test_less_is_received_at_once_after_requests_that_took_many_turns() -> None:
     """Receiving, dividing and keeping a whole window takes milliseconds, in which no other client is answered."""
     served = ServedBookie(TurnLimits(requests=2))
-    connected = served.connect()
-    connected.__class__ = WatchedSocket
-    connected.asked = []  # type: ignore[attr-defined]
+    connected = served.connect_over(WatchedSocket())
     assert len(statuses(ask(served, connected, adds(5, 0, [b"x"]) + reads(10)))) == 11
     assert len(statuses(ask(served, connected, reads(1)))) == 1
-    assert connected.asked[0] > 64 * KIB  # type: ignore[attr-defined]
-    after = connected.asked.index(64 * KIB)  # type: ignore[attr-defined]
+    assert connected.asked[0] > 64 * KIB
+    after = connected.asked.index(64 * KIB)
     assert len(statuses(ask(served, connected, reads(1)))) == 1
-    assert connected.asked[after + 1 :][-1] == min(WINDOW_BYTES, connected.asked[0])  # type: ignore[attr-defined]
+    assert connected.asked[after + 1 :][-1] == min(WINDOW_BYTES, connected.asked[0])
 
 
 def test_nothing_is_received_while_requests_wait_also_when_there_is_room_again() -> None:

@@ -249,8 +249,21 @@ def test_errors_of_key_values_have_their_number_and_path(tmp_path: Path, raised:
     store.close()
 
 
+@pytest.mark.parametrize("reason", ["No space left on device", "Disk quota exceeded", "Input/output error"])
+def test_key_values_close_without_room_for_writes_that_were_not_durable(tmp_path: Path, reason: str) -> None:
+    """RocksDB writes its memory table out at the close. A full disk or quota must not change how the bookie ends."""
+    store = RocksKeyValues(str(tmp_path), KeyValueOptions())
+    database, store._database = store._database, FailingWrites(store._database, Exception(f"IO error: {reason}: x"))
+    if reason == "Input/output error":
+        with pytest.raises(OSError, match=reason):
+            store.close()
+    else:
+        store.close()
+    database.close()
+
+
 class FailingWrites:
-    """A database whose writes raise an error."""
+    """A database whose writes and close raise an error."""
 
     def __init__(self, database: Rdict, error: Exception) -> None:
         self._database = database
@@ -260,6 +273,9 @@ class FailingWrites:
         return getattr(self._database, name)
 
     def write(self, *arguments: object) -> None:
+        raise self._error
+
+    def close(self) -> None:
         raise self._error
 
 

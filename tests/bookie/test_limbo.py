@@ -342,15 +342,21 @@ def test_check_of_limbo_leaves_no_index_file_open(tmp_path: Path) -> None:
     store.close()
 
 
-def test_ledger_on_a_failing_disk_is_reported_and_delays_no_other(tmp_path: Path) -> None:
+def in_limbo_on_three_disks(directory: Path) -> tuple[Bench, GoneFiles]:
+    """Return a bench with ledgers 3, 4 and 5 in limbo, each on a disk of its own. That of ledger 4 fails now."""
     files = GoneFiles()
-    bench = Bench(tmp_path, files, directories=3)
+    bench = Bench(directory, files, directories=3)
     for ledger_id in (3, 4, 5):
         bench.put(ledger_id, range(10))
     bench.flush()
     bench.reopen(cleanly=True)
     bench.store.limbo.begin([3, 4, 5])
     files.fault = lambda operation, path: "/ledgers1" in path
+    return bench, files
+
+
+def test_ledger_on_a_failing_disk_is_reported_and_delays_no_other(tmp_path: Path) -> None:
+    bench, files = in_limbo_on_three_disks(tmp_path)
     assert bench.store.index.all_lost() == [4]
     metadata_view = Shares(dict.fromkeys((3, 4, 5), WHOLE))
     looked_at(bench.store, metadata_view)

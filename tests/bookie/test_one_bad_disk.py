@@ -26,7 +26,7 @@ from tests.bookie import collecting
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.serving import Serving, service_options, stored
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all, write_more
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
@@ -106,15 +106,8 @@ def test_disk_that_is_gone_takes_with_it_what_lay_there_and_nothing_else(tmp_pat
             write_all(peer, 0)
         settle(serving)
         files.fault = lambda operation, path: f"/{name}/current" in path
-        refused = set()
         with flushing(tmp_path):
-            for ledger_id in LEDGERS:
-                answers = set(peer.add(ledger_id, 40, PAYLOADS))
-                if "abc"[ledger_id % 3] == name and Status.EIO in answers:
-                    # It was in limbo by then; its writer goes on with another bookie.
-                    refused.add(ledger_id)
-                else:
-                    assert answers == {Status.EOK}
+            refused = write_more(peer, name)
         whole = 0
         for ledger_id in LEDGERS:
             for entry_id in range(80):

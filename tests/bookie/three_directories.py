@@ -30,6 +30,21 @@ def write_all(peer: Peer, first: int) -> None:
         assert set(peer.add(ledger_id, first, PAYLOADS)) == {Status.EOK}
 
 
+def write_more(peer: Peer, failing: str) -> set[int]:
+    """Add all payloads to each ledger, from entry 40 on, after a directory failed; return the ledgers that are refused.
+
+    Only ledgers whose index is there are: they are in limbo by then, and their writers go on with another bookie.
+    """
+    refused = set()
+    for ledger_id in LEDGERS:
+        answers = set(peer.add(ledger_id, 40, PAYLOADS))
+        if "abc"[ledger_id % 3] == failing and Status.EIO in answers:
+            refused.add(ledger_id)
+        else:
+            assert answers == {Status.EOK}
+    return refused
+
+
 def read_all(peer: Peer, end: int) -> None:
     """Check entries [0, end) of each ledger; `end` is a multiple of what `write_all` adds."""
     for ledger_id in LEDGERS:

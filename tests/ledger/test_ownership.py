@@ -155,7 +155,7 @@ def test_connections_that_are_made_at_the_same_time_share_one_read_of_the_metada
 
 
 def test_ownership_is_read_from_a_session_that_has_caught_up() -> None:
-    """A session may lag behind: it would still show the ledger as open that another client has recovered."""
+    """A session may be late, and show a ledger as open that another client has recovered."""
 
     async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
         (ledger_id,) = [ledger_id async for ledger_id in other.ids()]

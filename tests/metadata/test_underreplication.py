@@ -197,20 +197,27 @@ def test_nodes_beside_the_votes_do_not_end_the_election():
     asyncio.run(test())
 
 
+ELECTION = "/ledgers/underreplication/auditorelection"
+
+
+def candidates():
+    """Return a store, two of its sessions, and a candidate for auditor of each session."""
+    store = MemoryStore()
+    uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+    sessions = store.session(), store.session()
+    return store, sessions, [AuditorElection(one, uri, f"b-{number}") for number, one in enumerate(sessions, 1)]
+
+
 def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_no_other():
     async def test():
-        store = MemoryStore()
-        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
-        one, two = store.session(), store.session()
-        root = f"{uri.root}/underreplication/auditorelection"
-        await one.create(root, make_parents=True)
-        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        store, (one, two), (first, second) = candidates()
+        await one.create(ELECTION, make_parents=True)
         store.faults[store.writes] = Fault.LOST_AFTER
         with pytest.raises(MetadataError):
             await first.stand()
         await second.stand()
         await first.stand()
-        assert len(await two.children(root)) == 3
+        assert len(await two.children(ELECTION)) == 3
         assert (await first.is_elected(), await second.is_elected()) == (True, False)
         await one.close()
         assert await second.is_elected()
@@ -222,16 +229,12 @@ def test_votes_are_ordered_by_their_numbers_also_after_the_counter_overflowed():
     """ZooKeeper's sequence numbers are 32-bit ones, and go on below 0."""
 
     async def test():
-        store = MemoryStore()
-        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
-        one, two = store.session(), store.session()
-        root = f"{uri.root}/underreplication/auditorelection"
-        await one.create(root, make_parents=True)
-        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
-        store.node(root).sequence = -20
+        store, (one, _), (first, second) = candidates()
+        await one.create(ELECTION, make_parents=True)
+        store.node(ELECTION).sequence = -20
         for candidate in (first, second):
             await candidate.stand()
-            store.node(root).sequence = -15
+            store.node(ELECTION).sequence = -15
         assert (await first.is_elected(), await second.is_elected()) == (True, False)
 
     asyncio.run(test())
@@ -241,13 +244,10 @@ def test_vote_of_an_ended_session_elects_no_one_whatever_has_its_name_now():
     """The election's node may have been made again, and its numbers begin at 0 then."""
 
     async def test():
-        store = MemoryStore()
-        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
-        one, two = store.session(), store.session()
-        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        store, (one, two), (first, second) = candidates()
         await first.stand()
         store.expire(one)
-        await two.delete(f"{uri.root}/underreplication/auditorelection")
+        await two.delete(ELECTION)
         await second.stand()
         assert (await first.is_elected(), await second.is_elected()) == (False, True)
 
@@ -256,11 +256,7 @@ def test_vote_of_an_ended_session_elects_no_one_whatever_has_its_name_now():
 
 def test_auditor_writes_its_name_when_it_is_elected_and_not_at_each_look():
     async def test():
-        store = MemoryStore()
-        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
-        one, two = store.session(), store.session()
-        root = f"{uri.root}/underreplication/auditorelection"
-        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        store, (one, two), (first, second) = candidates()
         for candidate in (first, second):
             await candidate.stand()
         assert await first.is_elected()
@@ -272,7 +268,7 @@ def test_auditor_writes_its_name_when_it_is_elected_and_not_at_each_look():
         await first.stand()
         await two.close()
         assert await first.is_elected()
-        assert (await one.get(root))[0] == b'bookieId: "b-1"\n'
+        assert (await one.get(ELECTION))[0] == b'bookieId: "b-1"\n'
 
     asyncio.run(test())
 

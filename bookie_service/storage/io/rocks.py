@@ -197,9 +197,9 @@ class RocksKeyValues:
             try:
                 self._close()
             except OSError as error:
-                # RocksDB writes the memory table out when it is closed. On a full disk it cannot. It need not, because
+                # RocksDB writes the memory table out when it is closed. Without space it cannot. It need not, because
                 # these writes were never reported as durable.
-                if error.errno != errno.ENOSPC:
+                if error.errno not in _DISK_FULL.values():
                     raise
 
     def _opened(self) -> tuple[Rdict, bool]:
