@@ -22,7 +22,10 @@ _BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 
 class BookKeeper:
-    """Our connector with one payload format; `quorum` is ensembleSize, writeQuorum and ackQuorum of what it writes."""
+    """Our connector with one payload format; `quorum` is ensembleSize, writeQuorum and ackQuorum of what it writes.
+
+    It writes without compression, like Kafka's producer: all rows have one value, which lz4 makes 200 times smaller.
+    """
 
     def __init__(
         self, uri: str, server_pids: Sequence[int], payload_format: str, quorum: tuple[int, int, int] = (1, 1, 1)
@@ -33,6 +36,7 @@ class BookKeeper:
         self._uri = uri
         self._format = payload_format
         self._quorum = dict(zip(("ensembleSize", "writeQuorum", "ackQuorum"), quorum))
+        self._writing: Options = {**self._quorum, **({"compression": "none"} if payload_format == "arrow" else {})}
         self._fresh = 0
 
     def stored(self, value_size: int) -> Options:
@@ -41,12 +45,12 @@ class BookKeeper:
 
     def storing(self, value_size: int) -> Options:
         """Return how they are written there."""
-        return {**self.stored(value_size), **self._quorum}
+        return {**self.stored(value_size), **self._writing}
 
     def fresh(self) -> Options:
         """Return how to write to a place that has nothing yet."""
         self._fresh += 1
-        return {"log": f"fresh-{self._format}-{self._fresh}", **self._quorum}
+        return {"log": f"fresh-{self._format}-{self._fresh}", **self._writing}
 
     def followed(self) -> Options:
         """Return how a stream reads a place that has nothing yet; `create` makes it."""

@@ -56,6 +56,10 @@ word."""
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 _REPLY_FIELDS = np.dtype(_REPLY.descr[1:])
 _IDS = struct.Struct(">qq")
+_NO_IDS = (-1, -1)
+FEW_REQUESTS = 8
+"""At most this many requests are decoded with numbers: an add and a read take 6 us, and 29 us with arrays. Arrays pay
+off from twelve requests on."""
 _WORD = struct.Struct(">i")
 _READ = np.dtype([("size", ">i4"), ("word", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 _FENCING_READ = np.dtype([*_READ.descr, ("key", "V20")])
@@ -262,8 +266,8 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
             its connection.
     """
     starts, ends = table.starts, table.ends
-    if len(starts) <= 1:
-        return _decode_request(buffer, starts, ends)
+    if len(starts) <= FEW_REQUESTS:
+        return _decode_few(buffer, starts, ends)
     octets = np.frombuffer(buffer, np.uint8)
     sizes = ends - starts
     if int(sizes.min()) < WORD_BYTES:
@@ -291,22 +295,20 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     return Requests(words, opcodes, flag_words, ledger_ids, entry_ids, starts, ends)
 
 
-def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, ends: np.ndarray) -> Requests:
-    """As `decode_requests`, for at most one frame. It uses numbers, which are cheaper than arrays of one item."""
-    if not len(starts):
-        nothing = np.empty(0, np.int32)
-        return Requests(nothing, nothing, nothing, starts, starts, starts, starts)
-    start, end = starts.item(), ends.item()
-    if end - start < WORD_BYTES:
-        raise _no_word(end - start)
-    (word,) = _WORD.unpack_from(buffer, start)
-    opcode, flags = _checked(word, end - start)
-    ids = (-1, -1)
-    if opcode != AUTH:
-        ids = _IDS.unpack_from(buffer, start + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES))
-    words = np.array(((word,), (opcode,), (flags,)), np.int32)
-    ledger_ids, entry_ids = np.array(((ids[0],), (ids[1],)), np.int64)
-    return Requests(words[0], words[1], words[2], ledger_ids, entry_ids, starts, ends)
+def _decode_few(buffer: bytes | bytearray | memoryview, starts: np.ndarray, ends: np.ndarray) -> Requests:
+    """As `decode_requests`, for a few frames. It uses numbers, which are cheaper than arrays of a few items."""
+    words, ids = [], []
+    for start, end in zip(starts.tolist(), ends.tolist()):
+        if end - start < WORD_BYTES:
+            raise _no_word(end - start)
+        (word,) = _WORD.unpack_from(buffer, start)
+        opcode, flags = _checked(word, end - start)
+        words.append((word, opcode, flags))
+        at = start + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES)
+        ids.append(_NO_IDS if opcode == AUTH else _IDS.unpack_from(buffer, at))
+    word_columns = np.array(words, np.int32).reshape(-1, 3).T.copy()
+    ledger_ids, entry_ids = np.array(ids, np.int64).reshape(-1, 2).T.copy()
+    return Requests(word_columns[0], word_columns[1], word_columns[2], ledger_ids, entry_ids, starts, ends)
 
 
 def _no_word(size: int) -> ProtocolError:

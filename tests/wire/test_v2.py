@@ -54,14 +54,17 @@ def test_header_words_match_vectors():
     )
 
 
-def test_requests_of_all_kinds_in_one_buffer_are_distinguished():
-    data = b"".join([*REQUESTS, v2.encode_auth_reply(b"xyz")])
+@pytest.mark.parametrize("copies", [1, v2.FEW_REQUESTS])
+def test_requests_of_all_kinds_in_one_buffer_are_distinguished(copies):
+    """Few requests are decoded with numbers, more with arrays."""
+    data = b"".join([*REQUESTS, v2.encode_auth_reply(b"xyz")]) * copies
     requests = requests_of(data)
-    assert requests.opcodes.tolist() == [v2.ADD, v2.READ, v2.READ, v2.BATCH_READ, v2.AUTH]
-    assert requests.ledger_ids.tolist() == [5, 5, 5, 5, -1]
-    assert requests.entry_ids.tolist() == [7, 7, -1, 7, -1]
+    assert requests.opcodes.tolist() == [v2.ADD, v2.READ, v2.READ, v2.BATCH_READ, v2.AUTH] * copies
+    assert requests.flags.tolist() == [0, 0, v2.DO_FENCING, 0, 0] * copies
+    assert requests.ledger_ids.tolist() == [5, 5, 5, 5, -1] * copies
+    assert requests.entry_ids.tolist() == [7, 7, -1, 7, -1] * copies
     keys = requests.key_starts().tolist()
-    assert [data[at : at + 20] == KEY if at >= 0 else None for at in keys] == [True, None, True, None, None]
+    assert [data[at : at + 20] == KEY if at >= 0 else None for at in keys] == [True, None, True, None, None] * copies
     assert v2.decode_batch_read_limits(data, int(requests.starts[3])) == (99, 10, 1 << 20)
 
 
