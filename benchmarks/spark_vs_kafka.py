@@ -34,7 +34,7 @@ import bkspark
 from benchmarks.figures import results_of, table
 from benchmarks.kafka_broker import KafkaBroker, KafkaUnavailable, connector_jars, kafka_jars
 from benchmarks.servers import MeasuredBookie, Servers
-from benchmarks.spark_cases import CASES, OURS, WARM_UP_SCALE, Case, Contenders, Sizes
+from benchmarks.spark_cases import CASES, OURS, WARM_UP_SCALE, Case, Contenders, Sizes, over_network
 from benchmarks.spark_jobs import SparkJobs
 from bkspark.cli.arguments import above_zero, positive
 
@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _measure(arguments: argparse.Namespace, jars: list[Path]) -> None:
     """Raises KafkaUnavailable where the broker does not start."""
     cases = {name: CASES[name] for name in arguments.only or CASES}
+    if arguments.network:
+        cases = {name: over_network(case) for name, case in cases.items()}
     load_before = os.getloadavg()[0]
     sizes = Sizes().scaled(arguments.scale)
     settings = {"localReadsEnabled": "false"} if arguments.network else {}
