@@ -201,7 +201,7 @@ class Bookie:
                     journal_times.fold()
         else:
             self._adds_in_flight += 1
-            sequence = self._journals[0].submit(records, on_thread=add.is_recovery)
+            sequence = self._journals[0].submit(records, is_patient=add.is_recovery)
             self._waiting[0].append(_WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
         self.added_bytes += add.size
         self._unlooked_bytes += len(item)
@@ -264,7 +264,7 @@ class Bookie:
             is_deferred = taken is not None and not new_keys
             # As in `add_single`: the next read of a recovery must not wait for the sync.
             is_recovery = bool(run.flags.item(0) & RECOVERY_ADD)
-            sequence = self._journals[index].submit(records, deferred=is_deferred, on_thread=is_recovery)
+            sequence = self._journals[index].submit(records, deferred=is_deferred, is_patient=is_recovery)
             waiting = self._deferred if is_deferred else self._waiting
             received_ns, given_ns = self.times.received_ns, self.times.clock_ns()
             waiting[index].append(_WaitingReply(sequence, client, replies, len(asked), None, received_ns, given_ns))

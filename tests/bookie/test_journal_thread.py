@@ -95,9 +95,9 @@ class Running:
         self.written = max(self.written, sequence)
         self.threads.add(threading.current_thread().name)
 
-    def submit(self, body: bytes, *, deferred: bool = False, on_thread: bool = False) -> int:
+    def submit(self, body: bytes, *, deferred: bool = False, is_patient: bool = False) -> int:
         record = Record.of(RecordKind.ENTRIES, 1, body)
-        return self.journal.submit([record], deferred=deferred, on_thread=on_thread)
+        return self.journal.submit([record], deferred=deferred, is_patient=is_patient)
 
     def wait_for(self, sequence: int) -> None:
         wait_until(lambda: self.durable >= sequence, f"sequence {sequence}")
@@ -197,11 +197,11 @@ def test_large_group_goes_to_the_thread_after_held_records(tmp_path: Path) -> No
         assert state.bodies() == [b"small", b"x" * INLINE_BYTES_MAX]
 
 
-def test_records_for_the_thread_are_left_to_it_after_held_ones(tmp_path: Path) -> None:
+def test_patient_records_are_left_to_the_thread_after_held_ones(tmp_path: Path) -> None:
     """Adds of a recovery: its next read must not wait for their sync."""
     with running(tmp_path) as state:
         state.submit(b"held")
-        state.wait_for(state.submit(b"for the thread", on_thread=True))
+        state.wait_for(state.submit(b"for the thread", is_patient=True))
         assert state.threads == {"journal-0"}
         assert state.bodies() == [b"held", b"for the thread"]
 
@@ -214,7 +214,7 @@ def test_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:
         assert state.threads == {"journal-0"}
 
 
-def test_several_journals_sync_on_threads_of_their_own(tmp_path: Path) -> None:
+def test_several_journals_sync_is_patients_of_their_own(tmp_path: Path) -> None:
     with running(tmp_path, inline=False) as state:
         state.wait_for(state.submit(b"x"))
         assert state.threads == {"journal-0"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,12 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.journal.flush_policy import FlushLimits, FlushReason, flush_reason
+from bookie_service.storage.journal.flush_policy import (
+    FlushLimits,
+    FlushReason,
+    flush_reason,
+    longest_wait_ns,
+)
 from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
 from bookie_service.storage.journal.journal_thread import (
     INLINE_BYTES_MAX,
@@ -25,6 +32,8 @@ from bookie_service.storage.journal.journal_thread import (
 from bookie_service.storage.journal.replay import replay_journal
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.stepped import Loop
+
+HOUR_NS = 3600 * 10**9
 
 
 class Bench:
@@ -58,8 +67,8 @@ class Bench:
             self.syncs += 1
             self.now_ns += self.sync_ns
 
-    def submit(self, size: int = 10, *, deferred: bool = False) -> int:
-        return self.thread.submit([record(size)], deferred=deferred)
+    def submit(self, size: int = 10, *, deferred: bool = False, is_patient: bool = False) -> int:
+        return self.thread.submit([record(size)], deferred=deferred, is_patient=is_patient)
 
     def turn(self) -> list[tuple[str, int]]:
         """End the turn of the event loop; return what was reported."""
@@ -248,6 +257,36 @@ def test_journal_that_does_not_sync_its_groups_is_settled_each_time() -> None:
     assert (bench.turn(), bench.syncs) == ([("durable", 4)], 3)
 
 
+def test_adds_of_a_recovery_wait_for_each_other_but_not_once_another_add_came() -> None:
+    """Apache's client reads and adds again one entry after the other, and waits for the adds at the end alone."""
+    bench = Bench(FlushLimits(patience_ns=HOUR_NS, age_ns_max=HOUR_NS))
+    bench.submit(is_patient=True)
+    with running(bench.thread.run_group):
+        for is_patient in (True, False):
+            while bench.thread.waiting:
+                """The thread has not taken what was submitted last."""
+            bench.submit(is_patient=is_patient)
+            bench.loop.turn()
+    assert bench.turn() == [("durable", 3)]
+    assert bench.syncs == 1
+
+
+@pytest.mark.parametrize("limits", [FlushLimits(age_ns_max=0), FlushLimits(patience_ns=0)])
+def test_patient_records_need_not_wait(limits: FlushLimits) -> None:
+    bench = Bench(limits)
+    bench.submit(is_patient=True)
+    assert bench.group() == [("durable", 1)]
+
+
+@contextmanager
+def running(function: Callable[[], object]) -> Iterator[None]:
+    """Run a function on another thread; wait for its end."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    yield
+    thread.join()
+
+
 def test_failure_reaches_every_mark_that_waits_and_every_later_one() -> None:
     bench = Bench()
     bench.submit(INLINE_BYTES_MAX + 1)
@@ -294,6 +333,24 @@ def test_group_is_flushed_at_exactly_its_limits(
     limits: dict[str, int], size: int, entries: int, age_ns: int, is_empty: bool, reason: FlushReason | None
 ) -> None:
     assert flush_reason(FlushLimits(**limits), size, entries, age_ns, is_empty) == reason
+
+
+@pytest.mark.parametrize(
+    ("limits", "age_ns", "reason", "longest_ns"),
+    [
+        ({}, 1_999_999, None, 2_000_000),
+        ({"patience_ns": 3}, 2, None, 3),
+        ({"patience_ns": 3}, 3, FlushReason.IDLE, 3),
+        ({"patience_ns": 9, "age_ns_max": 5}, 4, None, 5),
+        ({"patience_ns": 9, "age_ns_max": 5}, 5, FlushReason.AGE, 5),
+        ({"patience_ns": 3, "age_ns_max": 5, "flush_when_idle": False}, 4, None, 5),
+    ],
+)
+def test_patient_group_waits_exactly_as_long_as_it_may(
+    limits: dict[str, int], age_ns: int, reason: FlushReason | None, longest_ns: int
+) -> None:
+    assert flush_reason(FlushLimits(**limits), 1, 1, age_ns, queue_empty=True, is_patient=True) == reason
+    assert longest_wait_ns(FlushLimits(**limits), is_patient=True) == longest_ns
 
 
 def bodies_in(directory: Path) -> list[bytes]:

@@ -32,7 +32,7 @@ from typing import Protocol
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.metrics.requests import GROUPS_MAX, GroupTimes
-from bookie_service.storage.journal.flush_policy import FlushLimits, flush_reason
+from bookie_service.storage.journal.flush_policy import FlushLimits, flush_reason, longest_wait_ns
 from bookie_service.storage.journal.journal import Journal, Record
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class _Submission:
     forces: bool = False
     mark: Future[JournalPosition] | None = None
     writes_marker: bool = False
+    is_patient: bool = False
 
 
 @dataclass(slots=True)
@@ -110,6 +111,8 @@ class _Group:
     """Whether all records are deferred. If so, nothing waits for a sync."""
     forces: bool = False
     """Whether a submission requires a sync or a mark."""
+    is_patient: bool = True
+    """Whether all submissions are patient. If so, the group waits for others, although the queue is empty."""
     last: _Submission | None = None
     """The last submission. It may close the group."""
 
@@ -117,6 +120,7 @@ class _Group:
         self.records.extend(submission.records)
         self.is_deferred = self.is_deferred and (submission.is_deferred or not submission.records)
         self.forces = self.forces or submission.forces or submission.mark is not None
+        self.is_patient = self.is_patient and submission.is_patient
         self.submissions += 1
         for record in submission.records:
             self.bytes += record.body_bytes
@@ -209,17 +213,18 @@ class JournalThread:
         """How many submissions wait for the thread."""
         return self._queue.qsize()
 
-    def submit(self, records: Sequence[Record], *, deferred: bool = False, on_thread: bool = False) -> int:
+    def submit(self, records: Sequence[Record], *, deferred: bool = False, is_patient: bool = False) -> int:
         """Queue records and return their sequence number. They are durable once `on_durable` reports it or a higher
         one.
 
         `deferred` records do not cause a sync: `on_written` or `on_durable` reports that they are written.
-        `on_thread`: the event loop must not commit them itself.
+        `is_patient`: their client sends more before it waits for these, as in a recovery. The thread commits them, and
+        lets them wait for others for up to `FlushLimits.patience_ns`.
         """
         self._sequence += 1
         if deferred:
             self._deferred = self._sequence
-        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred), on_thread=on_thread)
+        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred, is_patient=is_patient))
 
     def commit(self, records: list[Record]) -> int:
         """Make records, and all records before them, durable in this call; return their sequence number.
@@ -250,9 +255,9 @@ class JournalThread:
         self._forced = self._sequence
         return self._enqueue(_Submission(self._sequence, forces=True))
 
-    def _enqueue(self, submission: _Submission, *, on_thread: bool = False) -> int:
+    def _enqueue(self, submission: _Submission) -> int:
         self._held_bytes += sum([record.body_bytes for record in submission.records])
-        if not on_thread and self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
+        if not submission.is_patient and self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
             if not self._held:
                 self._turns.call_soon(self._end_turn)
             self._held.append(submission)
@@ -422,9 +427,10 @@ class JournalThread:
             if group.is_closed:
                 return group
             age = self._clock_ns() - began
-            if flush_reason(self._limits, group.bytes, group.entries, age, self._queue.empty()):
+            is_empty = self._queue.empty()
+            if flush_reason(self._limits, group.bytes, group.entries, age, is_empty, group.is_patient):
                 return group
-            left_ns = self._limits.age_ns_max - age
+            left_ns = longest_wait_ns(self._limits, group.is_patient) - age
             try:
                 submission = self._queue.get(left_ns > _WAIT_NS_MIN, max(0, left_ns) / 1e9)
             except queue.Empty:
