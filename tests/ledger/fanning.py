@@ -22,7 +22,7 @@ from bkspark.net.connection import BookieConnection
 from bkspark.wire import v2
 from bkspark.wire.digest import SealedEntries
 from tests.ledger.hostile import Asked, reply
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 LEDGER = 5
 SILENT_S = 30.0
@@ -157,9 +157,6 @@ class FannedWriter:
 def play(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test's coroutine in virtual time."""
 
-    async def no_sockets(*_: object) -> None:
-        raise AssertionError("no socket is needed")
-
     async def call() -> None:
         try:
             await test()
@@ -169,8 +166,4 @@ def play(test: Callable[[], Awaitable[None]]) -> None:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    loop = VirtualLoop(no_sockets)
-    try:
-        loop.run_until_complete(call())
-    finally:
-        loop.close()
+    run_in_virtual_time(call())

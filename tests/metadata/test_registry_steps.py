@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from tests.metadata.meanwhile import Meanwhile
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import refused_connections, run_in_virtual_time
 
 URI = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
 ADDRESS, OTHER_ADDRESS = BookieAddress("10.0.0.1", 3181), BookieAddress("10.0.0.2", 3181)
@@ -29,19 +28,12 @@ def registry_of(store: MemoryStore) -> BookieRegistry:
 def run(test: Callable[[MemoryStore], Awaitable[None]]) -> None:
     """Run a test in virtual time, on a store with a cluster."""
 
-    async def refuse(*_: object) -> Any:
-        raise ConnectionRefusedError
-
     async def call() -> None:
         store = MemoryStore()
         await registry_of(store).initialize_cluster()
         await test(store)
 
-    loop = VirtualLoop(refuse)
-    try:
-        loop.run_until_complete(call())
-    finally:
-        loop.close()
+    run_in_virtual_time(call(), refused_connections)
 
 
 # ---- who is registered ----
