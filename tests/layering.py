@@ -44,6 +44,7 @@ LAYERS = (
         "bkspark.decimals",
         "bkspark.buckets",
         "bkspark.log_limit",
+        "bkspark.failure_log",
         "bkspark.wall_clock",
     ),
     ("bkspark.entries",),
@@ -79,6 +80,7 @@ CONSOLE_IMPORTS = (
     "bkspark.cli",
     "bkspark.log_limit",
     "bkspark.tasks",
+    "bkspark.wall_clock",
 )
 """All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""
 
@@ -130,6 +132,7 @@ SERVER_IMPORTS = (
     "bkspark.one_line",
     "bkspark.buckets",
     "bkspark.log_limit",
+    "bkspark.failure_log",
     "bkspark.wall_clock",
 )
 """All of bkspark that bookie_service may import."""

@@ -43,6 +43,7 @@ UNSHOWN = (
     "decimals",
     "buckets",
     "log_limit",
+    "failure_log",
     "wall_clock",
 )
 """Modules of the lowest layer, which share a line of the page."""

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
+from bkspark.failure_log import RepeatedFailure
 from bkspark.ledger.context import ClientContext
-from bkspark.log_limit import RepeatedFailure
 from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from bkspark.core.copies import share_of
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired
+from bkspark.failure_log import RepeatedFailure
 from bkspark.ledger.context import ClientContext
-from bkspark.log_limit import RepeatedFailure
 from bkspark.metadata.repair_reports import (
     ERROR_CHARACTERS_MAX,
     REPORTED_MAX,
