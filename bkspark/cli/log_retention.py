@@ -56,10 +56,10 @@ def _bytes_limit(text: str) -> int | str:
     if text.strip().lower() == NO_LIMIT:
         return NO_LIMIT
     found = _SIZE.fullmatch(text.strip())
-    octets = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
-    if not octets:
+    byte_count = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
+    if not byte_count:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512m or 10g, nor {NO_LIMIT}")
-    return octets
+    return byte_count
 
 
 def retention(arguments: argparse.Namespace) -> int:
@@ -69,8 +69,8 @@ def retention(arguments: argparse.Namespace) -> int:
         kept = log.retention()
         if arguments.age is not None or arguments.bytes is not None:
             age_s = _changed(arguments.age, None if kept.age_ms is None else kept.age_ms / 1000)
-            octets = _changed(arguments.bytes, kept.bytes)
-            log.set_retention(age_s=age_s, bytes=octets)
+            byte_count = _changed(arguments.bytes, kept.bytes)
+            log.set_retention(age_s=age_s, bytes=byte_count)
             kept = log.retention()
             record_blocking(client, f"set retention of log {arguments.log} to {shown(kept)}")
     if arguments.json:

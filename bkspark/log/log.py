@@ -222,8 +222,8 @@ class Log:
             NoSuchLog: there is no such log.
         """
         age_ms = None if age_s is None else int(arguments.seconds("age_s", age_s, 0.001, AGE_S_MAX) * 1000)
-        octets = None if bytes is None else arguments.whole_number("bytes", bytes, 1)
-        await (await self.store()).set_retention(self._name, Retention(age_ms, octets))
+        bytes_max = None if bytes is None else arguments.whole_number("bytes", bytes, 1)
+        await (await self.store()).set_retention(self._name, Retention(age_ms, bytes_max))
 
     async def expire(self) -> int:
         """Remove the ledgers that the log's retention does not keep and no registered reader needs; return their

@@ -404,13 +404,13 @@ class _TooLarge(BookKeeperError):
 
 
 def _check_size(operations: Sequence[Operation], logs: int) -> None:
-    octets = sum(
+    byte_count = sum(
         OPERATION_BYTES + len(each.path) + (len(each.data) if isinstance(each, Create | Set) else 0)
         for each in operations
     )
-    if octets > NODE_BYTES_MAX:
+    if byte_count > NODE_BYTES_MAX:
         raise _TooLarge(
-            f"a commit to {logs} logs needs {octets} bytes in one transaction of ZooKeeper, the limit is "
+            f"a commit to {logs} logs needs {byte_count} bytes in one transaction of ZooKeeper, the limit is "
             f"{NODE_BYTES_MAX}, and nothing was published: write to fewer logs at once, or give logs shorter names"
         )
 

@@ -124,24 +124,24 @@ def version(value: str) -> int:
 
 def size(value: str) -> int:
     match = _SIZE.fullmatch(value.strip())
-    octets = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
-    if not 1 <= octets <= _INT64_MAX:
+    byte_count = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
+    if not 1 <= byte_count <= _INT64_MAX:
         raise ValueError("is not a size in bytes of at least 1, such as 1048576, 64k, 256m or 1g")
-    return octets
+    return byte_count
 
 
 def entry_size(value: str) -> int:
-    octets = size(value)
-    if octets > ENTRY_BYTES_MAX:
+    byte_count = size(value)
+    if byte_count > ENTRY_BYTES_MAX:
         raise ValueError(f"is above {ENTRY_BYTES_MAX}, the largest entry that every bookie accepts")
-    return octets
+    return byte_count
 
 
 def inline_size(value: str) -> int:
-    octets = 0 if value.strip() == "0" else size(value)
-    if octets > INLINE_BYTES_MAX:
+    byte_count = 0 if value.strip() == "0" else size(value)
+    if byte_count > INLINE_BYTES_MAX:
         raise ValueError(f"is above {INLINE_BYTES_MAX}, the maximum that the driver holds for each task")
-    return octets
+    return byte_count
 
 
 class OneOf:
