@@ -35,6 +35,7 @@ LAYERS = (
         "bkspark.version",
         "bkspark.properties",
         "bkspark.configuration_files",
+        "bkspark.client_files",
         "bkspark.parent_death",
         "bkspark.interpreter",
         "bkspark.secret_files",

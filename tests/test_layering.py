@@ -35,6 +35,7 @@ UNSHOWN = (
     "version",
     "properties",
     "configuration_files",
+    "client_files",
     "interpreter",
     "secret_files",
     "changed_files",
