@@ -273,7 +273,7 @@ def leaving_bookies_stay() -> Plant:
     """A drain regards a bookie that leaves as one that keeps its copies."""
 
     def wrap(old: Any, self: RepairCore, fragment: Fragment, bookie: str) -> bool:
-        return bookie not in self._leaving and old(self, fragment, bookie)
+        return bookie not in self._bookies.leaving and old(self, fragment, bookie)
 
     return around(RepairCore, "_is_lost", wrap)
 
