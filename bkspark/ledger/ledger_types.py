@@ -10,7 +10,7 @@ from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError
 from bkspark.ids import LEDGER_TYPES
 from bkspark.options import instance
-from bkspark.wire.adds import AddFlags
+from bkspark.wire.flags import AddFlags
 
 _DEFAULTS = RelaxedDurability()
 

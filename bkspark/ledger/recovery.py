@@ -25,8 +25,8 @@ from bkspark.metadata.ledgers import Versioned
 from bkspark.net.responses import BAD_DIGEST
 from bkspark.tasks import forget_failure
 from bkspark.wire import v2
-from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key
+from bkspark.wire.flags import AddFlags
 
 _NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
 

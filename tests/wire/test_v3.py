@@ -16,6 +16,7 @@ from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3, v3_adds
 from bkspark.wire.digest import EntryDigest
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import scan_frames
 
 KEY = bytes(range(20))
@@ -190,22 +191,20 @@ def test_other_answers_are_left_to_protobuf():
 
 @pytest.mark.parametrize("sizes", [[10] * 50, [0, 1, 99, 100, 5000, 5000, 7], [3]])
 @pytest.mark.parametrize(
-    "others",
-    [{}, {"is_recovery": True, "priority": 100}, {"write_flags": 1}, {"write_flags": 1, "bypasses_journal": True}],
+    ("flags", "given"),
+    [
+        (AddFlags(), {}),
+        (AddFlags(is_recovery=True, is_urgent=True), {"flag": 1, "priority": 100}),
+        (AddFlags(is_deferred=True), {"writeFlags": 1}),
+        (AddFlags(is_deferred=True, bypasses_journal=True), {"writeFlags": 1, "bypassJournal": True}),
+    ],
 )
-def test_adds_are_written_as_protobuf_does(sizes, others):
+def test_adds_are_written_as_protobuf_does(sizes, flags, given):
     digest = EntryDigest(DigestType.CRC32C, b"pw")
     payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
     sealed = digest.seal(EntryBatch.of(payloads, ledger_id=1 << 33, first_entry=120), 119, 1000)
-    sent = v3.encode_adds(sealed, 1 << 33, 16380, KEY, **others)
+    sent = v3.encode_adds(sealed, 1 << 33, 16380, KEY, flags)
     assert len(sent) == len(sizes)
-    named = {
-        "flag": {"flag": 1} if others.get("is_recovery") else {},
-        "write": {"writeFlags": 1} if others.get("write_flags") else {},
-        "priority": {"priority": 100} if others.get("priority") else {},
-        "bypass": {"bypassJournal": True} if others.get("bypasses_journal") else {},
-    }
-    given = {name: value for part in named.values() for name, value in part.items()}
     bounds = sealed.offsets.tolist()
     for i, frame in enumerate(frames_of(bytes(sent.buffer))):
         body = bytes(sealed.buffer[bounds[i] + 4 : bounds[i + 1]])
