@@ -19,6 +19,7 @@ from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire.status import Status
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import SimulatedSocket
+from tests.fuzzing.mutated_bytes import mutated
 from tests.security.authorized import (
     ALL_RIGHTS,
     KEY,
@@ -32,7 +33,6 @@ from tests.security.authorized import (
     statuses,
 )
 from tests.security.test_authorization_mixes import frames_in
-from tests.security.test_mutations import mutated
 
 HISTORIES, EVENTS = 8, 50
 PIECE_TURNS = 80
