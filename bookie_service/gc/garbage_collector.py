@@ -266,7 +266,7 @@ class GarbageCollector:
             self._store.watch.end()
         if is_flushed:
             await self._apart(self._store.seal_logs)
-        await self._collect_logs(self._level(is_forced, major, minor), report)
+        await self._collect_logs(self.compaction_due(is_forced=is_forced, may_major=major, may_minor=minor), report)
         return report
 
     def _note(self, report: PassReport) -> None:
@@ -332,7 +332,7 @@ class GarbageCollector:
 
     # ---- logs ----
 
-    def _level(self, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
+    def compaction_due(self, *, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
         """Return the compaction of this pass, and record its time."""
         options, now, room = self._options, self._clock_s(), self._callbacks.room()
         status, when_full = self.status, options.compact_when_full

@@ -294,7 +294,7 @@ def test_adds_that_wait_for_room_are_answered_when_there_is_no_space_for_it() ->
     twin.disk.fault = lambda operation, path: full if operation == "write" and path.endswith(".log") else None
     client = Waiting()
     frames = b"".join(add_frame(KEY, entry(4, entry_id)) for entry_id in range(300))
-    octets, requests = twin._runs(client, frames)
+    octets, requests = twin.received(client, frames)
     with twin.loop.serving():
         assert not requests.serve(octets)
     twin._settle_journals()

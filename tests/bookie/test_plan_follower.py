@@ -110,7 +110,7 @@ def test_missed_change_lasts_for_a_minute_at_most() -> None:
     async def test(bench: Bench) -> None:
         await bench.follower.start()
         await asyncio.sleep(1)
-        bench.store._watches.clear()
+        bench.store.lose_watches()
         await bench.plans.set(PLAN)
         await asyncio.sleep(58)
         assert bench.seen == []
@@ -232,7 +232,7 @@ def test_follower_that_stopped_follows_nothing_and_watches_nothing() -> None:
         await bench.plans.set(PLAN)
         await asyncio.sleep(100)
         assert bench.seen == []
-        assert bench.store._watches == []
+        assert bench.store.watched == []
 
     run(test)
 

@@ -68,7 +68,7 @@ def run_of(ledger_id: int, entry_ids: range | list[int], flags: int = 0) -> byte
 
 def offer(twin: BookieTwin, client: Client, frames: bytes) -> bool:
     """Offer requests once; return whether all were taken."""
-    octets, runs = twin._runs(client, frames)
+    octets, runs = twin.received(client, frames)
     return runs.serve(octets)
 
 
@@ -203,7 +203,7 @@ def test_run_that_fits_exactly_is_taken_whole_and_one_add_more_waits() -> None:
         add(twin, (5, 0))
         count, rest = divmod(twin.store.active.room, ITEM_BYTES)
         last = add_frame(KEY, entry(5, count) + bytes(rest + excess))
-        octets, _ = twin._runs(client, run_of(5, range(1, count)) + last)
+        octets, _ = twin.received(client, run_of(5, range(1, count)) + last)
         run = batch_of(octets)
         assert twin.bookie.add(client, octets, run) == count - excess
         assert twin.checkpoints.is_idle
@@ -219,7 +219,7 @@ def test_run_of_one_add_that_lacks_a_byte_of_room_waits() -> None:
         add(twin, (5, 0))
         payload = twin.store.active.room - LENGTH_BYTES - INDEX_BYTES_PER_ENTRY - 24 + excess
         content = np.array([5, 1, -1], ">i8").tobytes() + bytes(payload)
-        octets, _ = twin._runs(client, add_frame(KEY, content))
+        octets, _ = twin.received(client, add_frame(KEY, content))
         assert batch_of(octets).count_within(twin.store.active.room, INDEX_BYTES_PER_ENTRY) == 1 - excess
 
 
@@ -290,7 +290,7 @@ def test_adds_without_room_are_refused_while_a_flush_finds_no_space_and_taken_wh
     twin.bookie.look_at_disks()
     fill(twin, next_entry + 12)
     twin.bookie.on_checkpoint_stuck()
-    octets, _ = twin._runs(refused, run_of(5, range(1000, 1007), recovery))
+    octets, _ = twin.received(refused, run_of(5, range(1000, 1007), recovery))
     assert twin.bookie.add(refused, octets, batch_of(octets)) == 7
     assert refused.statuses == [Status.EREADONLY] * 7
     assert twin.bookie.times.failed_adds.count(0) == 7

@@ -344,7 +344,7 @@ def test_in_a_log_without_times_a_time_is_the_place_of_the_first_ledger_that_was
             cluster.store.now_ms = moment_ms
             async with await log.open_for_writing(**ONE) as writer:
                 await writer.append_many(numbers(moment_ms, moment_ms + 2))
-        await (await log.store())._heads.change("clicks", without_times)
+        await (await log.store()).heads.change("clicks", without_times)
         for moment_ms, first in ((0, 1000), (1000, 1000), (1001, 2000), (2500, 3000)):
             place = await log.at_time(datetime.fromtimestamp(moment_ms / 1000, UTC))
             assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]
@@ -361,7 +361,7 @@ def test_end_of_a_ledger_of_one_entry_is_a_place_of_a_time_too(tmp_path):
             cluster.store.now_ms = moment_ms
             async with await log.open_for_writing(**ONE) as writer:
                 await writer.append(b"%d" % moment_ms)
-        await (await log.store())._heads.change("clicks", without_times)
+        await (await log.store()).heads.change("clicks", without_times)
         assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
         assert await log.at_time(datetime.fromtimestamp(1.5, UTC)) != await log.earliest()
         assert await read_all(log, await log.at_time(datetime.fromtimestamp(1.5, UTC))) == [b"2000"]

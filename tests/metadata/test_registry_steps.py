@@ -175,11 +175,11 @@ def test_cluster_that_another_process_makes_when_the_connection_is_lost_is_not_t
 
 def test_watch_of_the_racks_is_one_watch_and_ends_as_one() -> None:
     async def test(store: MemoryStore) -> None:
-        before = len(store._watches)
+        before = len(store.watched)
         end = await registry_of(store).watch_racks(lambda: None)
-        assert len(store._watches) == before + 2
+        assert len(store.watched) == before + 2
         end()
-        assert len(store._watches) == before
+        assert len(store.watched) == before
 
     run(test)
 
@@ -187,14 +187,14 @@ def test_watch_of_the_racks_is_one_watch_and_ends_as_one() -> None:
 def test_watch_of_the_racks_that_fails_half_way_leaves_nothing() -> None:
     class HalfWay(MemoryTree):
         async def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
-            if store._watches:
+            if store.watched:
                 raise MetadataError("the connection to the metadata store was lost")
             return await super().watch(path, callback)
 
     store = MemoryStore()
     with pytest.raises(MetadataError, match="connection"):
         asyncio.run(BookieRegistry(HalfWay(store, 1, 10.0), URI).watch_racks(lambda: None))
-    assert store._watches == []
+    assert store.watched == []
 
 
 def test_read_only_bookies_are_watched_in_a_cluster_that_never_had_one() -> None:

@@ -223,12 +223,12 @@ def test_auditor_that_ends_watches_nothing_any_more() -> None:
     async def test(world: World) -> None:
         one = await world.process(lost_bookie_delay_s=DELAY_S)
         await one.cluster.context.watcher.replacements()
-        before = len(world.store._watches)
+        before = len(world.store.watched)
         running = asyncio.ensure_future(one.auditor.run())
         await asyncio.sleep(1)
-        assert len(world.store._watches) > before
+        assert len(world.store.watched) > before
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert len(world.store._watches) == before
+        assert len(world.store.watched) == before
 
     play(test)

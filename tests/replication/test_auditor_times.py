@@ -337,9 +337,9 @@ def test_worker_watches_the_list_once_however_long_it_runs() -> None:
         _, worker = await worker_of(world, pause_s=1.0)
         running = asyncio.ensure_future(worker.run())
         await asyncio.sleep(0.5)
-        watches = len(world.store._watches)
+        watches = len(world.store.watched)
         await asyncio.sleep(10)
-        assert len(world.store._watches) == watches
+        assert len(world.store.watched) == watches
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
