@@ -359,9 +359,9 @@ class GarbageCollector:
             report.compacted_logs += await self._finish(unfinished, report)
         # In this order, because every ledger in a rotated log already has its index file, so no ledger is missed. A
         # ledger in limbo may have entries there and no index file.
-        settled = self._store.logs.rotated()
+        rotated = self._store.logs.rotated()
         held = await self._apart(self._held)
-        usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
+        usages = [usage for log_id in rotated if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in gc_policy.dead_logs(usages):
             await self._remove(log_id, report)
             report.removed_logs += 1
