@@ -18,7 +18,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import stripe
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.reader import last_entries
-from bkspark.ledger.stored import ReplicaReader
+from bkspark.ledger.replica_copies import ReplicaReader
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
 from bkspark_console.cluster_view import ClusterView

@@ -15,8 +15,8 @@ from bkspark.net.pool import NetOptions
 from bkspark.tasks import end_all
 from bookie_service.replication.auditor import Auditor
 from bookie_service.replication.cluster_parts import ClusterParts
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from bookie_service.replication.worker import ReplicationWorker
 
 

@@ -9,7 +9,7 @@ from bkspark.metadata.bookie_plans import BookiePlans
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.replication.containment import UnexpectedErrors
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ClientClosed
+from bkspark.ledger.replica_copies import ReplicaReader
 from bkspark.ledger.replica_reads import read_ahead
-from bkspark.ledger.stored import ReplicaReader
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from tests.ledger.holders import PATIENT, Holder, register, with_bookies

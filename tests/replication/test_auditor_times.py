@@ -17,10 +17,10 @@ from bkspark.metadata.repair_reports import RepairReports
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wall_clock import wall_clock_ms
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.lost_bookies import LostBookies
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from bookie_service.replication.worker import REPORT_S, ReplicationWorker
 from tests.ledger.in_process import URI
 from tests.replication.test_auditor_steps import DELAY_S, ROOT, Process, World, play

@@ -13,7 +13,7 @@ from bkspark.cli import restart
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
-from bkspark.ledger.stored import ReplicaReader, ReplicaWriter
+from bkspark.ledger.replica_copies import ReplicaReader, ReplicaWriter
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.wire import v2
