@@ -207,7 +207,7 @@ def test_positions_that_memory_let_go_of_are_not_in_doubt_after_a_sync(directori
 
 
 @pytest.mark.parametrize("syncs", [True, False])
-def test_positions_that_memory_let_go_of_are_in_doubt_if_the_old_file_cannot_be_synced_when_it_moves(
+def test_evicted_positions_are_in_doubt_if_the_old_file_cannot_be_synced_when_it_moves(
     directories: list[str], syncs: bool
 ) -> None:
     it = Indexed(directories, EVICTING)

@@ -277,7 +277,7 @@ def test_every_add_asks_for_a_sync_but_a_deferred_one_to_a_known_ledger() -> Non
     assert deferred == [False, False, False, True]
 
 
-def test_the_fence_of_a_ledger_that_came_back_does_not_hang_on_the_list_of_dropped_ones() -> None:
+def test_fence_of_a_returned_ledger_does_not_depend_on_the_list_of_dropped_ones() -> None:
     twin = new_twin()
     add(twin, (5, 0))
     fence(twin, 5)

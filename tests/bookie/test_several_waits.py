@@ -105,7 +105,7 @@ def test_force_that_comes_during_a_flush_is_carried_out_by_the_next_one_which_be
     assert (first.got, second.got) == ([Status.EOK], [Status.EOK])
 
 
-def test_force_waits_for_a_flush_that_advances_the_marks_if_a_late_disk_made_its_own_a_lesser_one() -> None:
+def test_force_waits_for_another_flush_if_a_late_disk_kept_its_own_from_advancing_the_marks() -> None:
     """What bypassed the journal is durable once the index is, too."""
     twin = new_twin()
     assert add(twin, (5, 0)) == [Status.EOK]

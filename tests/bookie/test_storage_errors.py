@@ -99,7 +99,7 @@ def test_name_of_a_removed_file_that_cannot_be_synced_is_an_error_unless_its_dis
         twin.store.sync_dropped([5])
 
 
-def test_logs_that_cannot_be_sealed_for_want_of_space_are_sealed_later_and_other_errors_are_raised() -> None:
+def test_logs_that_lack_space_to_be_sealed_are_sealed_later_and_other_errors_are_raised() -> None:
     twin = twin_of()
     assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
     twin.bookie.checkpoint(advances_checkpoint=False)

@@ -142,6 +142,6 @@ def test_a_ledger_of_a_log_ends_at_a_gibibyte() -> None:
     assert RollLimits().roll_bytes == 1024 * MIB
 
 
-def test_what_a_dead_job_left_is_kept_for_a_day_and_a_silent_reader_for_a_week() -> None:
+def test_ledgers_of_a_dead_job_are_kept_for_a_day_and_a_silent_reader_for_a_week() -> None:
     assert log.VACUUM_AGE_S == 86_400
     assert log.CONSUMER_EXPIRY_S == 7 * 86_400

@@ -483,7 +483,7 @@ def test_patience_of_a_follower_begins_again_with_every_entry() -> None:
     play(test)
 
 
-def test_follower_of_an_idle_ledger_polls_again_and_again_and_watches_its_metadata_from_the_first_wait_on() -> None:
+def test_follower_of_an_idle_ledger_polls_repeatedly_and_watches_its_metadata_from_the_first_wait() -> None:
     """§5.8: an empty answer moves it to the next bookie; an error is not reported."""
 
     async def test(world: World) -> None:

@@ -134,7 +134,7 @@ def test_process_that_opens_a_log_takes_it_from_the_writer_before(tmp_path):
     run(tmp_path, test)
 
 
-def test_one_of_many_that_open_a_log_at_once_keeps_it_and_no_acknowledged_entry_is_lost(tmp_path):
+def test_one_of_many_concurrent_openers_keeps_the_log_and_no_acknowledged_entry_is_lost(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         acknowledged: list[bytes] = []
 
@@ -337,7 +337,7 @@ def test_a_writer_rolls_on_request_and_when_its_ledger_is_old(tmp_path):
     run(tmp_path, test)
 
 
-def test_in_a_log_without_times_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_path):
+def test_time_in_a_log_without_times_means_the_first_ledger_that_was_still_open_then(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
         for moment_ms in (1000, 2000, 3000):

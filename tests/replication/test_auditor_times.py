@@ -143,7 +143,7 @@ def test_change_that_comes_during_an_audit_is_looked_at_after_it() -> None:
 # ---- the check of all ledgers ----
 
 
-def test_check_of_ledgers_is_due_an_interval_after_the_last_one_and_also_if_that_is_in_the_future() -> None:
+def test_check_of_ledgers_is_due_after_an_interval_or_if_the_last_one_is_in_the_future() -> None:
     """A clock that was set back must not end all checks."""
 
     async def test(world: World) -> None:

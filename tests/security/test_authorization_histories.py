@@ -226,7 +226,7 @@ def test_each_request_of_a_history_is_judged_by_the_rules_and_ledgers_of_its_tim
         history.send_a_burst()
 
 
-def test_request_that_waits_for_its_look_up_is_judged_by_the_rules_that_are_in_force_afterwards() -> None:
+def test_request_that_waits_for_a_lookup_is_decided_by_the_rules_in_force_afterwards() -> None:
     user = PRINCIPALS[0]
     metadata = Metadata([facts(1, "mine")])
     bookie = AuthorizedBookie(f"{ALL_RIGHTS}\n{user} write log:mine", metadata)
