@@ -37,7 +37,7 @@ def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble:
     if ensemble > write_quorum and not relaxed.striped:
         raise ConfigurationError(
             f"ensemble {ensemble} is above write_quorum {write_quorum}: a {ledger_type.value} ledger is striped only "
-            "when that is asked for: RelaxedDurability(striped=True), --striped"
+            "on request: RelaxedDurability(striped=True), --striped"
         )
 
 

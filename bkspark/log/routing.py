@@ -146,7 +146,7 @@ class RoutedCommits:
             ValueError: two parts belong to one log.
         """
         if len({part.log for part in parts}) < len(parts):
-            raise ValueError("a log has several parts: join their ledgers, of which one order is published")
+            raise ValueError("a log has several parts: join their ledgers into one, in order of reading")
         commit = _Commit(self, self._store.at_one_time(), parts, owner_id, publisher, fence)
         is_new = await commit.run()
         if is_new:

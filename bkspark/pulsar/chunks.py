@@ -77,8 +77,8 @@ class ChunkGatherer:
         pending = self._pending.setdefault(uuid, _Pending(*facts))
         if facts != pending.facts:
             raise ValueError(
-                f"its metadata name chunk {chunk} of {facts[0]} of message {uuid[:80]!r} of {facts[1]} bytes, those of "
-                f"another chunk {pending.count} chunks of {pending.size} bytes"
+                f"its metadata say that message {uuid[:80]!r} has {facts[0]} chunks and {facts[1]} bytes, and those of "
+                f"another chunk say {pending.count} chunks and {pending.size} bytes"
             )
         if chunk not in pending.parts:
             self._put(pending, entries, row, chunk)

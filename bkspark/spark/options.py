@@ -325,7 +325,7 @@ class SourceOptions:
     def _for_any_write(self) -> SourceOptions:
         self._refuse_foreign(WRITE)
         if self.payload_format == PULSAR:
-            raise ConfigurationError("payloadFormat pulsar is read only: brokers alone write topics")
+            raise ConfigurationError("payloadFormat pulsar is for reads: only brokers write topics")
         if self.txn_version is not None and self.txn_app_id is None:
             raise ConfigurationError("option 'txnVersion' needs 'txnAppId': set that, too")
         if "ifpublished" in self.given and self.txn_app_id is None:
@@ -343,7 +343,7 @@ class SourceOptions:
             if use not in option.uses:
                 remedy = "remove it"
                 if use == WRITE and option.name in SELECT_TOPICS:
-                    remedy = "brokers alone write topics of Pulsar; name the destination by option 'log', and remove it"
+                    remedy = "only brokers write topics of Pulsar: name the destination by option 'log', and remove it"
                 raise ConfigurationError(
                     f"option '{option.name}' has no effect on {use}, only on {option.places}: {remedy}"
                 )
