@@ -23,6 +23,8 @@ from bkspark.errors import BookKeeperError
 
 
 class WriterState(enum.Enum):
+    """What a writer does; `bkspark.core.writer` describes the states."""
+
     ACTIVE = enum.auto()
     CHANGING = enum.auto()
     CLOSING = enum.auto()
