@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import AGE_S, age
 from bkspark.cli.changes import record_blocking
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bkspark.log import ConsumerState, Retention
 
 NO_LIMIT = "none"
+T = TypeVar("T", int, float)
 _SIZE = re.compile(r"([0-9]{1,18}) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -80,10 +81,11 @@ def retention(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _changed(wanted: Any, present: Any) -> Any:
+def _changed(wanted: T | str | None, present: T | None) -> T | None:
+    """Return the limit that the arguments want (NO_LIMIT or a limit), or the present one; None: no limit."""
     if wanted is None:
         return present
-    return None if wanted == NO_LIMIT else wanted
+    return None if isinstance(wanted, str) else wanted
 
 
 def shown(kept: Retention) -> str:
