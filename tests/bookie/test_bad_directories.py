@@ -18,7 +18,7 @@ from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
-from tests.bookie.test_file_index import KEY, update
+from tests.bookie.file_indexes import KEY, update
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.test_storage_edges import half_live
+from tests.bookie.storage_edges import half_live
 
 MINOR, MAJOR = CompactionLevel(0.2, 10.0), CompactionLevel(0.8, 100.0)
 OFTEN = replace(UNLIMITED, interval_s=5.0, minor=MINOR, major=MAJOR)

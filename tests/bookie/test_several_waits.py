@@ -9,8 +9,8 @@ import numpy as np
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieOptions
-from tests.bookie.test_changes import KEY, OTHER_KEY, Client, Statuses, add, entry
-from tests.bookie.test_taking_adds import batch_of, new_twin, offer, run_of, settle_journals
+from tests.bookie.changing import KEY, OTHER_KEY, Client, Statuses, add, entry
+from tests.bookie.taken_adds import batch_of, new_twin, offer, run_of, settle_journals
 from tests.crash.twins import BookieTwin, add_frame
 
 

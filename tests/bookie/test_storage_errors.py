@@ -30,12 +30,12 @@ from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.entry_log import EntryLogs
-from tests.bookie.test_changes import add, fence
+from tests.bookie.changing import add, fence
+from tests.bookie.file_indexes import update
+from tests.bookie.journals import START, open_journal, path_of, replayed
+from tests.bookie.journals import record as fence_record
+from tests.bookie.stepped_twins import SMALL, new_disk, record, twin_of
 from tests.bookie.test_compaction_steps import open_below
-from tests.bookie.test_durable_steps import SMALL, new_disk, record, twin_of
-from tests.bookie.test_file_index import update
-from tests.bookie.test_journal import START, open_journal, path_of, replayed
-from tests.bookie.test_journal import record as fence_record
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles

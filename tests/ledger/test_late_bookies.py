@@ -20,7 +20,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import NetOptions
 from bkspark.wire.status import Status
-from tests.ledger.test_closing import does_nothing
+from tests.ledger.closing_clients import does_nothing
 from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.virtual_loop import VirtualLoop

@@ -18,8 +18,8 @@ from bkspark.log.positions import Position
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.sharing import RETIRE_MARGIN_S, SHARED_AGE_S, SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
+from tests.ledger.after_calls import ticks
 from tests.ledger.in_process import InProcessCluster, run
-from tests.ledger.test_after_calls import ticks
 from tests.planting import around
 
 ONE = LedgerOptions(1, 1, 1)

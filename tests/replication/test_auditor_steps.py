@@ -19,7 +19,7 @@ from bookie_service.replication.auditor import Auditor
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions
 from tests.ledger.in_process import URI
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST
 from tests.simulation.virtual_loop import refused_connections, run_in_virtual_time
 
 DELAY_S = 100.0

@@ -24,7 +24,7 @@ from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from bookie_service.replication.worker import REPORT_S, ReplicationWorker
 from tests.ledger.in_process import URI
 from tests.replication.test_auditor_steps import DELAY_S, ROOT, Process, World, play
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST, OPENED, SPARE
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE
 
 HOUR_S = 3600.0
 
