@@ -11,6 +11,7 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError
@@ -87,9 +88,8 @@ class FannedWriter:
         relaxed: RelaxedDurability | None = None,
     ) -> None:
         ensemble = tuple("abcde"[: quorums[0]])
-        self.core = WriterCore(
-            LEDGER, LedgerMetadata(*quorums, (Fragment(0, ensemble),)), 0, random.Random(1), relaxed=relaxed
-        )
+        start = WriterStart(LEDGER, LedgerMetadata(*quorums, (Fragment(0, ensemble),)), 0)
+        self.core = WriterCore(start, random.Random(1), relaxed=relaxed)
         self.fanout = Fanout(self.core, self, self._connect, ownership, FORCE_S)
         self.asked: list[str] = []
         """The bookies to which connections were asked for, in order."""
