@@ -179,7 +179,7 @@ class _Copy:
                 yield first, end, ids, await reader.missing(self.bookie, ids)
 
     async def _held_parts(self, reader: ReplicaReader) -> list[tuple[int, int]]:
-        """Return the parts [first, end) of the fragment of which the bookie may have entries."""
+        """Return the ranges [first, end) of the fragment in which the bookie may have entries."""
         from bkspark.core.holes import held_parts
 
         first_entry, end_entry = self.fragment.first_entry, self.end_entry

@@ -141,7 +141,7 @@ class ChunkGatherer:
             )
         if len(pending.parts) < pending.count:
             have = len(pending.parts)
-            raise ValueError(f"it is the last of {pending.count} chunks of a message, of which only {have} are stored")
+            raise ValueError(f"it is the last of {pending.count} chunks of a message, and only {have} are stored")
         whole = b"".join(pending.parts[chunk] for chunk in range(pending.count))
         if pending.size not in (-1, len(whole)):
             raise ValueError(f"its chunks have {len(whole)} bytes, and its metadata say {pending.size}")

@@ -90,7 +90,8 @@ class Extents(Sequence[ReadableSegment]):
 
 @dataclass(frozen=True)
 class TopicList:
-    """What the list of a topic says. `closed`: the ledgers whose extent it has; `others`: those to be opened for it."""
+    """What the list of a topic says. `closed`: the ledgers whose extent is in it. `others`: ledgers that must be opened
+    to know theirs."""
 
     managed: ManagedLedger
     by_id: Mapping[int, ListedLedger]
@@ -99,6 +100,7 @@ class TopicList:
 
     @classmethod
     def of(cls, topic: TopicName, managed: ManagedLedger) -> TopicList:
+        """Sort the ledgers of a list by whether it says how many entries and bytes they have."""
         closed, others, name = [], [], str(topic)
         for listed in managed.ledgers:
             # The last ledger may have got entries since it was listed as empty.

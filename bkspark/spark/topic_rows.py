@@ -61,10 +61,10 @@ LookBack = Callable[[str], Iterator[EntryBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _ChosenEntries:
-    """Some of `entries`, of which rows are made.
+    """Some entries of a batch, to make rows of.
 
-    rows: their indexes, ascending. is_raw: of all `entries`, whether they are returned as they are stored. joined: by
-    index of its last chunk, a message of several chunks.
+    rows: their indexes in `entries`, ascending. is_raw: for each of `entries`, whether it is returned as it is stored.
+    joined: the messages of several chunks, by the index of their last chunk.
     """
 
     entries: Entries
@@ -213,7 +213,7 @@ class TopicDecoder:
     def _rows_without(
         self, batch: EntryBatch, chosen: _ChosenEntries, error: Exception, checks: int
     ) -> Iterator[Placed]:
-        """Yield the rows of some entries of which an error says that not all are right."""
+        """Yield the rows of some entries, after an error said that not all of them are right."""
         rows = chosen.rows
         if len(rows) == 1:
             yield from self._of_malformed(batch, chosen.entries.rows[rows], str(error))
@@ -255,8 +255,8 @@ class TopicDecoder:
         if self._options.encrypted == "raw":
             if self._is_decoded and self._columns.payload:
                 raise ConfigurationError(
-                    f"{self._named} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
-                    f"its schema is {self._newest.kind}: set valueFormat=raw, too"
+                    f"{self._named} has encrypted messages. encrypted=raw returns their stored bytes, which "
+                    f"cannot be decoded with its schema ({self._newest.kind}): set valueFormat=raw, too"
                 )
             return is_encrypted
         if self._options.encrypted == "skip":
@@ -272,7 +272,7 @@ class TopicDecoder:
     # ---- chunks ----
 
     def _with_chunks(self, batch: EntryBatch, chosen: _ChosenEntries) -> Iterator[Placed]:
-        """Yield the rows of entries of which some are chunks: the last chunk is where the message is."""
+        """Yield the rows of entries when some are chunks: the row of a message is at its last chunk."""
         entries = chosen.entries
         is_chunk = entries.is_chunk & ~chosen.is_raw
         waiting: list[int] = []
