@@ -338,8 +338,8 @@ async def listed(world: World, status: int, body: bytes | None, last_entry: int)
 def test_list_of_entries_counts_only_if_it_is_certain(
     status: int, body: bytes | None, last_entry: int, expected: list[int] | None
 ) -> None:
-    """An error that is taken for "it has no entries" makes autorecovery copy what is there; and no answer may describe
-    more runs than the ledger has entries."""
+    """If an error counts as "it has no entries", autorecovery copies what is there. An answer with more runs than the
+    ledger has entries is an error."""
 
     async def test(world: World) -> None:
         assert await listed(world, status, body, last_entry) == expected

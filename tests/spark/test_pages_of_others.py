@@ -1,4 +1,4 @@
-"""The pages for users of other connectors name their options, and what takes their place here."""
+"""The pages for users of other connectors list their options and the counterparts in this one."""
 
 from __future__ import annotations
 
