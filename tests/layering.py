@@ -192,7 +192,6 @@ PURE = (
     "bookie_service.cluster.ledger_shares",
     "bookie_service.gc.gc_policy",
     "bookie_service.replication.drain_sharing",
-    "bookie_service.replication.holes",
     "bookie_service.replication.lost_bookies",
     "bookie_service.replication.repair",
 )
