@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from benchmarks.spark_jobs import PARTITIONS, Connector, Options
 from bkspark.blocking import Client
 from bkspark.core.writer_options import WriterOptions
-from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
+from bkspark.spark.bench_sources import NullArrowSink, ReadyArrowSource
 
 LAC_INTERVAL_S = 0.002
 """After which readers of a row that no other follows may see it; without, the next row tells them."""

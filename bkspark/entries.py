@@ -154,7 +154,7 @@ class EntryBatch:
         """
         with memoryview(self.buffer) as octets:
             if octets.itemsize != 1 or octets.ndim != 1 or not octets.c_contiguous:
-                raise ValueError("the buffer of a batch must be a contiguous row of octets")
+                raise ValueError("the buffer of a batch must be contiguous bytes")
             held = len(octets)
         if self.offsets[0] < 0 or self.offsets[-1] > held or (np.diff(self.offsets) < 0).any():
             raise ValueError(f"the offsets of a batch must ascend from 0 to at most {held}, the size of its buffer")

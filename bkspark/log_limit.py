@@ -10,7 +10,6 @@ Lines of the audit log are never left out: only operators who may change somethi
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import re
@@ -28,8 +27,6 @@ _BURST = 5.0
 _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
-_REPEAT_S = 60.0
-"""After this time `RepeatedFailure` writes another line."""
 FLUSH_S = 1.0
 """How often a process flushes its limiter."""
 AUDIT = "audit"
@@ -166,39 +163,3 @@ def place_of(error: BaseException) -> Hashable:
 def no_digits(text: str) -> str:
     """Return a text without its digits, as a `kind`: for texts of our own with numbers that a peer can vary."""
     return _DIGITS.sub("", text)
-
-
-class RepeatedFailure:
-    """Logs that something fails whenever it is tried: at once, then once a minute with the number of failures, and when
-    it works again. An error of another type is logged at once. For an event loop."""
-
-    def __init__(self, logger: logging.Logger, failing: str, working: str) -> None:
-        """`failing`: the line without the error. `working`: the line when it works again."""
-        self._logger = logger
-        self._failing = failing
-        self._working = working
-        self._said_s: float | None = None
-        """When the last line was written, by the event loop's clock; None: it works."""
-        self._kind: type[BaseException] | None = None
-        """The type of the error in the last line."""
-        self._count = 0
-        """How many failures came since then."""
-
-    def failed(self, error: BaseException) -> None:
-        """Note a failure."""
-        now = asyncio.get_running_loop().time()
-        self._count += 1
-        is_new = self._said_s is None or self._kind is not type(error)
-        if self._said_s is not None and not is_new and now - self._said_s < _REPEAT_S:
-            return
-        if is_new:
-            self._logger.warning("%s: %s", self._failing, error)
-        else:
-            self._logger.warning("%s: %s; %d failures since the last line", self._failing, error, self._count)
-        self._said_s, self._kind, self._count = now, type(error), 0
-
-    def worked(self) -> None:
-        """Note that it works."""
-        if self._said_s is not None:
-            self._logger.info("%s", self._working)
-        self._said_s, self._count = None, 0

@@ -6,7 +6,6 @@ A bookie takes changes only from its own host, unless it has an access file. Oth
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from bkspark.errors import BookieUnavailable, BookKeeperError
 from bkspark.log_limit import AUDIT
+from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.cluster_view import API, NO_ORIGIN, ClusterView
 
@@ -93,5 +93,5 @@ class Actions:
         )
 
     def _record(self, who: str, bookie: str, change: str, outcome: str) -> None:
-        self.recent.append(ConsoleRecord(time.time_ns() // 1_000_000, who, bookie, change, outcome))
+        self.recent.append(ConsoleRecord(wall_clock_ms(), who, bookie, change, outcome))
         logger.info("audit: console:%s: %s at bookie %s: %s", who, change, bookie, outcome, extra={"event": AUDIT})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -37,6 +38,19 @@ def origin_of(address: BookieAddress) -> str | None:
     return None if http_problem(address) else http_origin(address)
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request to a bookie. operator: the user who changes something; empty: nothing is changed."""
+
+    method: str
+    origin: str
+    path: str
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    body: object = None
+    operator: str = ""
+    seconds_max: float = ANSWER_S_MAX
+
+
 class BookieHttp:
     """A client of bookies' HTTP servers. For one event loop, until `close`."""
 
@@ -59,12 +73,11 @@ class BookieHttp:
 
     async def text(self, origin: str, path: str) -> str:
         """Return the body of a GET. Raises BookieHttpError."""
-        _, body = await self._ask("GET", origin, path, {}, None, ANSWER_S_MAX)
-        return body.decode("utf-8", "replace")
+        return (await self._send(_Request("GET", origin, path))).decode("utf-8", "replace")
 
     async def get(self, origin: str, path: str, query: Mapping[str, str | int] | None = None) -> Any:
         """Return the JSON of a GET. Raises BookieHttpError."""
-        return _json(origin, path, (await self._ask("GET", origin, path, query or {}, None, ANSWER_S_MAX))[1])
+        return await self._json(_Request("GET", origin, path, query or {}))
 
     async def change(self, method: str, origin: str, path: str, body: object, operator: str) -> Any:
         """Return the JSON of a request that changes something. `operator`: the user, for the bookie's audit log.
@@ -72,44 +85,43 @@ class BookieHttp:
         Raises:
             BookieHttpError: the bookie refused, with its reason, or did not answer.
         """
-        return _json(origin, path, (await self._ask(method, origin, path, {}, body, CHANGE_S_MAX, operator))[1])
+        return await self._json(_Request(method, origin, path, body=body, operator=operator, seconds_max=CHANGE_S_MAX))
 
-    async def _ask(
-        self,
-        method: str,
-        origin: str,
-        path: str,
-        query: Mapping[str, str | int],
-        body: object,
-        seconds: float,
-        operator: str = "",
-    ) -> tuple[int, bytes]:
-        limit = aiohttp.ClientTimeout(total=seconds)
-        sent = None if body is None else json.dumps(body).encode()
+    async def _json(self, request: _Request) -> Any:
+        body = await self._send(request)
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise BookieHttpError(f"{request.origin}{request.path} does not answer with JSON") from None
+
+    async def _send(self, request: _Request) -> bytes:
+        """Return the body of the response. Raises BookieHttpError."""
+        origin = request.origin
+        sent = None if request.body is None else json.dumps(request.body).encode()
         # Set without a body, too: otherwise the library would name another type, which a bookie refuses.
-        headers = {} if method == "GET" else {"Content-Type": "application/json"}
-        headers |= {"X-Operator": operator} if operator else {}
+        headers = {} if request.method == "GET" else {"Content-Type": "application/json"}
+        headers |= {"X-Operator": request.operator} if request.operator else {}
         headers |= self._access.headers(origin)
         try:
             async with self._opened().request(
-                method,
-                origin + path,
-                params=query,
+                request.method,
+                origin + request.path,
+                params=request.query,
                 data=sent,
                 headers=headers,
-                timeout=limit,
+                timeout=aiohttp.ClientTimeout(total=request.seconds_max),
                 allow_redirects=False,
                 ssl=self._access.tls_context if origin.startswith("https:") else True,
             ) as response:
                 found = await _limited(response, origin)
                 status = response.status
         except TimeoutError:
-            raise BookieHttpError(f"{origin} did not answer within {seconds:g} s") from None
+            raise BookieHttpError(f"{origin} did not answer within {request.seconds_max:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise BookieHttpError(f"{origin} does not answer: {error}") from None
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise BookieHttpError(_reason(found) or f"{origin}{path} answers {status}", status)
-        return status, found
+            raise BookieHttpError(_reason(found) or f"{origin}{request.path} answers {status}", status)
+        return found
 
 
 async def _limited(response: aiohttp.ClientResponse, origin: str) -> bytes:
@@ -121,13 +133,6 @@ async def _limited(response: aiohttp.ClientResponse, origin: str) -> bytes:
             raise BookieHttpError(f"{origin} answers with more than {ANSWER_BYTES_MAX} bytes")
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def _json(origin: str, path: str, body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise BookieHttpError(f"{origin}{path} does not answer with JSON") from None
 
 
 def _reason(body: bytes) -> str:

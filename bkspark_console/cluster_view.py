@@ -23,6 +23,7 @@ from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.tasks import SharedAttempts
+from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.bookie_http import BookieHttp, BookieHttpError, origin_of
 from bkspark_console.history import WANTED, BookieSample, History, sample_of
 from bkspark_console.prometheus_text import Scrape
@@ -240,7 +241,7 @@ class ClusterView:
         """
         if not await self.our_origins():
             return None
-        plans, now_ms = BookiePlans(await self.client.tree(), self.client.uri), time.time_ns() // 1_000_000
+        plans, now_ms = BookiePlans(await self.client.tree(), self.client.uri), wall_clock_ms()
         return [dataclasses.asdict(plan) async for plan in plans.all() if not plan.is_over(now_ms)]
 
     # ---- samples ----
@@ -265,4 +266,4 @@ class ClusterView:
 
         samples = await asyncio.gather(*(scrape(*each) for each in origins.items()))
         known = dict.fromkeys(await self.addresses())
-        self.history.add(time.time(), {**known, **dict(zip(origins, samples))})
+        self.history.add(wall_clock_ms() / 1000, {**known, **dict(zip(origins, samples))})

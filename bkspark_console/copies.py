@@ -18,7 +18,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import stripe
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.reader import last_entries
-from bkspark.ledger.stored import ReplicaReader
+from bkspark.ledger.replica_copies import ReplicaReader
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
 from bkspark_console.cluster_view import ClusterView
@@ -85,15 +85,15 @@ async def _check(view: ClusterView, ledger_id: int, reads: bool, password: bytes
     else:
         digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
         end_entry = (await last_entries(context.pool, ledger_id, metadata, digest)).lac + 1
-    reader = ReplicaReader(context, ledger_id, metadata, password)
+    check = _CopyCheck(ReplicaReader(context, ledger_id, metadata, password), metadata.write_quorum, reads)
     parts = fragment_ends(metadata, end_entry)[-FRAGMENTS_MAX:]
     bookies = sorted({bookie for fragment, _ in parts for bookie in fragment.bookies})
-    lists = dict(zip(bookies, await asyncio.gather(*map(reader.listed, bookies))))
+    lists = dict(zip(bookies, await asyncio.gather(*map(check.reader.listed, bookies))))
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def look(fragment: Fragment, end: int, slot: int) -> CopyFindings:
         async with limit:
-            return await _look(reader, metadata, fragment, end, slot, lists[fragment.bookies[slot]], reads)
+            return await check.look(fragment, end, slot, lists[fragment.bookies[slot]])
 
     findings = await asyncio.gather(
         *(look(fragment, end, slot) for fragment, end in parts for slot in range(len(fragment.bookies)))
@@ -108,28 +108,30 @@ def fragment_ends(metadata: LedgerMetadata, end_entry: int) -> list[tuple[Fragme
     return list(zip(metadata.fragments, ends))
 
 
-async def _look(
-    reader: ReplicaReader,
-    metadata: LedgerMetadata,
-    fragment: Fragment,
-    end: int,
-    slot: int,
-    listed: EntryRuns | None,
-    reads: bool,
-) -> CopyFindings:
-    bookie, first = fragment.bookies[slot], fragment.first_entry
-    quorum = metadata.write_quorum
-    whole = stripe(slot, len(fragment.bookies), quorum)
-    wanted = whole.rank(end) - whole.rank(first)
-    if not reads and listed is not None:
-        missing, first_missing = holes(listed, fragment, end, slot, quorum)
-        return CopyFindings(first, end - 1, bookie, "list", wanted, missing, first_missing)
-    read_end = min(end, first + READ_MAX)
-    _, offsets = whole.part(first, 0, read_end - first)
-    try:
-        lost = await reader.missing(bookie, first + offsets) if len(offsets) else np.empty(0, np.int64)
-    except BookKeeperError as error:
-        return CopyFindings(first, end - 1, bookie, "read", wanted, 0, None, str(error))
-    return CopyFindings(
-        first, read_end - 1, bookie, "read", len(offsets), len(lost), int(lost[0]) if len(lost) else None
-    )
+@dataclass(frozen=True, slots=True)
+class _CopyCheck:
+    """Checks the copies of one ledger. reads: copies are read, even if their bookie lists its entries."""
+
+    reader: ReplicaReader
+    write_quorum: int
+    reads: bool
+
+    async def look(self, fragment: Fragment, end: int, slot: int, listed: EntryRuns | None) -> CopyFindings:
+        """Return what the bookie of a slot has of a fragment's entries below `end`.
+
+        `listed`: the entries that it says it has; None: it does not list them.
+        """
+        bookie, first = fragment.bookies[slot], fragment.first_entry
+        whole = stripe(slot, len(fragment.bookies), self.write_quorum)
+        wanted = whole.rank(end) - whole.rank(first)
+        if not self.reads and listed is not None:
+            missing, first_missing = holes(listed, fragment, end, slot, self.write_quorum)
+            return CopyFindings(first, end - 1, bookie, "list", wanted, missing, first_missing)
+        read_end = min(end, first + READ_MAX)
+        _, offsets = whole.part(first, 0, read_end - first)
+        try:
+            lost = await self.reader.missing(bookie, first + offsets) if len(offsets) else np.empty(0, np.int64)
+        except BookKeeperError as error:
+            return CopyFindings(first, end - 1, bookie, "read", wanted, 0, None, str(error))
+        first_lost = int(lost[0]) if len(lost) else None
+        return CopyFindings(first, read_end - 1, bookie, "read", len(offsets), len(lost), first_lost)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, NoSuchLedger
 from bkspark.log.formats import APPLICATION_KEY, LOG_KEY
 from bkspark.metadata.ledgers import Versioned
+from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.cluster_view import ClusterView
 
 PAGE = 50
@@ -94,7 +94,7 @@ async def _find(view: ClusterView, wanted: LedgerFilter, after: int) -> LedgerPa
     begin = int(np.searchsorted(ids, after, side="right"))
     rows: list[FoundLedger] = []
     at, end = begin, min(len(ids), begin + LOOKED_AT_MAX)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     while at < end and len(rows) < PAGE:
         some = ids[at : min(end, at + min(AT_ONCE, PAGE - len(rows) if wanted.is_empty else AT_ONCE))].tolist()
         for row in await asyncio.gather(*(_row(view, ledger_id) for ledger_id in some)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from markupsafe import Markup
 from bkspark.cli.output import human_bytes
 from bkspark.security.roles import Role
 from bkspark.version import VERSION
+from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.access import actions_of, role_of, who_of
 
 _FOLDER = Path(__file__).parent
@@ -72,7 +72,7 @@ def duration(seconds: float | None) -> str:
 
 def age(value_ms: float | None) -> str:
     """Return how long ago a time was, ms since 1970."""
-    return "–" if not value_ms else f"{duration(max(0.0, time.time() - value_ms / 1000))} ago"
+    return "–" if not value_ms else f"{duration(max(0.0, wall_clock_ms() - value_ms) / 1000)} ago"
 
 
 def segment(value: object) -> str:
@@ -113,7 +113,7 @@ def _said(request: web.Request) -> str:
     """Return the change that the user has just made. It is not taken from the URL, which any link could set."""
     if "done" not in request.query:
         return ""
-    since_ms = (time.time() - DONE_S) * 1000
+    since_ms = wall_clock_ms() - DONE_S * 1000
     recent = reversed(actions_of(request).recent)
     found = next((each for each in recent if each.who == who_of(request) and each.outcome == "done"), None)
     return f"Done: {found.change}" if found is not None and found.at_ms > since_ms else ""

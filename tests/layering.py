@@ -19,32 +19,19 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _of_bkspark(names: str) -> tuple[str, ...]:
+    return tuple(f"bkspark.{name}" for name in names.split())
+
+
 PACKAGES = ("bkspark", "bookie_service", "bkspark_console", "pyspark_bookkeeper")
 
 LAYERS = (
-    (
-        "bkspark.ids",
-        "bkspark.errors",
-        "bkspark.extras",
-        "bkspark.options",
-        "bkspark.tasks",
-        "bkspark.memory",
-        "bkspark.stages",
-        "bkspark.tracing",
-        "bkspark.metrics",
-        "bkspark.version",
-        "bkspark.properties",
-        "bkspark.configuration_files",
-        "bkspark.parent_death",
-        "bkspark.interpreter",
-        "bkspark.secret_files",
-        "bkspark.changed_files",
-        "bkspark.one_line",
-        "bkspark.arrow_sizes",
-        "bkspark.decimals",
-        "bkspark.buckets",
-        "bkspark.log_limit",
-        "bkspark.wall_clock",
+    _of_bkspark(
+        """
+        ids errors extras options tasks memory stages tracing metrics version properties configuration_files
+        client_files parent_death interpreter secret_files changed_files one_line arrow_sizes decimals buckets
+        log_limit failure_log wall_clock
+        """
     ),
     ("bkspark.entries",),
     ("bkspark.wire", "bkspark.tls", "bkspark.security"),
@@ -62,23 +49,11 @@ LAYERS = (
 """From the bottom up: a module imports its own layer and those before it. `bkspark` itself may import all of them."""
 
 CONSOLE = ("bkspark_console",)
-CONSOLE_IMPORTS = (
-    "bkspark.ids",
-    "bkspark.errors",
-    "bkspark.version",
-    "bkspark.arrow_sizes",
-    "bkspark.entries",
-    "bkspark.wire",
-    "bkspark.tls",
-    "bkspark.security",
-    "bkspark.core",
-    "bkspark.metadata",
-    "bkspark.ledger",
-    "bkspark.log",
-    "bkspark.client",
-    "bkspark.cli",
-    "bkspark.log_limit",
-    "bkspark.tasks",
+CONSOLE_IMPORTS = _of_bkspark(
+    """
+    ids errors version arrow_sizes entries wire tls security core metadata ledger log client cli log_limit tasks
+    wall_clock
+    """
 )
 """All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""
 
@@ -109,28 +84,11 @@ IMPORTED_BY = {
 }
 """Rooms beside the way of a request: who else may import them."""
 
-SERVER_IMPORTS = (
-    "bkspark.ids",
-    "bkspark.errors",
-    "bkspark.extras",
-    "bkspark.options",
-    "bkspark.tasks",
-    "bkspark.memory",
-    "bkspark.tracing",
-    "bkspark.version",
-    "bkspark.secret_files",
-    "bkspark.entries",
-    "bkspark.wire",
-    "bkspark.tls",
-    "bkspark.security",
-    "bkspark.properties",
-    "bkspark.configuration_files",
-    "bkspark.parent_death",
-    "bkspark.metadata",
-    "bkspark.one_line",
-    "bkspark.buckets",
-    "bkspark.log_limit",
-    "bkspark.wall_clock",
+SERVER_IMPORTS = _of_bkspark(
+    """
+    ids errors extras options tasks memory tracing version secret_files entries wire tls security properties
+    configuration_files parent_death metadata one_line buckets log_limit failure_log wall_clock
+    """
 )
 """All of bkspark that bookie_service may import."""
 
@@ -234,7 +192,6 @@ PURE = (
     "bookie_service.cluster.ledger_shares",
     "bookie_service.gc.gc_policy",
     "bookie_service.replication.drain_sharing",
-    "bookie_service.replication.holes",
     "bookie_service.replication.lost_bookies",
     "bookie_service.replication.repair",
 )

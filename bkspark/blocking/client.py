@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from bkspark import client as aio
+from bkspark.blocking.contexts import ClosingTwin
 from bkspark.blocking.ledgers import LedgerReader, LedgerWriter
 from bkspark.blocking.logs import Log
 from bkspark.blocking.loop import run
-from bkspark.blocking.twins import Twin, blocking, iterating
+from bkspark.blocking.twins import blocking, iterating
 from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
@@ -16,7 +15,7 @@ from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.net.pool import NetOptions
 
 
-class Client(Twin[aio.Client]):
+class Client(ClosingTwin[aio.Client]):
     """A connection to one cluster; see `bkspark.client.Client`. The constructor connects to the metadata store."""
 
     def __init__(
@@ -62,9 +61,3 @@ class Client(Twin[aio.Client]):
     ledgers = iterating(aio.Client.ledgers)
     delete = blocking(aio.Client.delete)
     close = blocking(aio.Client.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leave(self._asynchronous.close)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 from bkspark import client as aio
-from bkspark.blocking.leaving import Leaving
+from bkspark.blocking.contexts import ClosingTwin, WriterTwin
 from bkspark.blocking.loop import run
 from bkspark.blocking.twins import Twin, blocking, iterating, reading, submitting
 from bkspark.core.metadata import LedgerMetadata
@@ -14,7 +13,7 @@ from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
 from bkspark.net.pool import NetOptions
 
 
-class LedgerWriter(Leaving[aio.LedgerWriter]):
+class LedgerWriter(WriterTwin[aio.LedgerWriter]):
     """Appends to one open ledger; see `bkspark.client.LedgerWriter`."""
 
     ledger_id = reading(aio.LedgerWriter.ledger_id)
@@ -28,7 +27,7 @@ class LedgerWriter(Leaving[aio.LedgerWriter]):
     close = blocking(aio.LedgerWriter.close)
 
 
-class AdvancedLedgerWriter(Leaving[aio.AdvancedLedgerWriter]):
+class AdvancedLedgerWriter(WriterTwin[aio.AdvancedLedgerWriter]):
     """Appends under entry ids that the caller chooses; see `bkspark.client.AdvancedLedgerWriter`."""
 
     def __init__(self, writer: LedgerWriter) -> None:
@@ -63,7 +62,7 @@ class LedgerReader(Twin[aio.LedgerReader]):
     follow = iterating(aio.LedgerReader.follow)
 
 
-class SnapshotReader(Twin[aio.SnapshotReader]):
+class SnapshotReader(ClosingTwin[aio.SnapshotReader]):
     """Reads a ledger from a plan's metadata, without a metadata store; see `bkspark.client.SnapshotReader`."""
 
     def __init__(
@@ -90,9 +89,3 @@ class SnapshotReader(Twin[aio.SnapshotReader]):
 
     batches = iterating(aio.SnapshotReader.batches)
     close = blocking(aio.SnapshotReader.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leave(self._asynchronous.close)

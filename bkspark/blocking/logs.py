@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Self
 
 from bkspark import log as aio_log
-from bkspark.blocking.leaving import Leaving
+from bkspark.blocking.contexts import WriterTwin
 from bkspark.blocking.twins import Twin, blocking, iterating, reading, submitting
 
 
-class LogWriter(Leaving[aio_log.LogWriter]):
+class LogWriter(WriterTwin[aio_log.LogWriter]):
     """Appends to a log until it is closed or another process opens the log; see `bkspark.log.LogWriter`."""
 
     name = reading(aio_log.LogWriter.name)

@@ -14,6 +14,7 @@ from bkspark.security.web import is_loopback
 if TYPE_CHECKING:
     import ssl
     from concurrent.futures import ThreadPoolExecutor
+    from urllib.request import BaseHandler
 
     from bkspark.metadata.registration import BookieAddress
     from bkspark.tls.options import TlsOptions
@@ -126,7 +127,7 @@ class BookieHttpAccess:
         return body if len(body) <= BYTES_MAX else None
 
 
-def _no_redirects() -> Any:
+def _no_redirects() -> BaseHandler:
     from urllib.request import HTTPRedirectHandler
 
     class Stay(HTTPRedirectHandler):

@@ -243,6 +243,7 @@ def sanity(arguments: argparse.Namespace) -> int:
 async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
     """Write to a ledger on one bookie alone, read the entries back, and delete the ledger. Raises BookKeeperError."""
     from bkspark.core.metadata import Fragment, LedgerMetadata
+    from bkspark.core.pipeline import WriterStart
     from bkspark.core.writer import WriterCore
     from bkspark.core.writer_options import WriterOptions
     from bkspark.ledger.writer import LedgerWriter
@@ -254,7 +255,7 @@ async def _write_and_read(client: Client, bookie: str, entries: int) -> None:
     ledger_id, stored = await context.ledgers.create(metadata)
     try:
         options = WriterOptions()
-        core = WriterCore(ledger_id, stored.metadata, stored.version, context.random, options)
+        core = WriterCore(WriterStart(ledger_id, stored.metadata, stored.version), context.random, options)
         written = [b"sanity %d" % number for number in range(entries)]
         async with LedgerWriter(context, core, b"", options) as writer:
             await writer.append_many(written)

@@ -66,7 +66,7 @@ def health(arguments: argparse.Namespace) -> int:
     import asyncio
 
     if arguments.exit_when_healthy and not arguments.watch:
-        raise ConfigurationError("--exit-when-healthy has an effect only with --watch: give both, or none of them")
+        raise ConfigurationError("--exit-when-healthy has an effect only with --watch: give both, or neither")
     codes: list[int] = []
     try:
         asyncio.run(_health(arguments, codes))

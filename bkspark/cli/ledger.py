@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bkspark.blocking import Client, LedgerReader, LedgerWriter
     from bkspark.core.metadata import LedgerMetadata
     from bkspark.entries import EntryBatch
+    from bkspark.metadata.ledgers import Versioned
 
 
 def add_parser(commands: Commands) -> None:
@@ -306,7 +307,7 @@ def show(arguments: argparse.Namespace) -> int:
 
     with connect(arguments) as client:
 
-        async def read_versioned() -> Any:
+        async def read_versioned() -> Versioned:
             context = await client.asynchronous.context()
             return await context.ledgers.read(arguments.ledger)
 

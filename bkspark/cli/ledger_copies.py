@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bkspark.entries import EntryBatch
     from bkspark.ledger import Cluster
     from bkspark.ledger.context import ClientContext
-    from bkspark.ledger.stored import ReplicaReader
+    from bkspark.ledger.replica_copies import ReplicaReader
 
 WINDOW_ENTRIES = 1 << 18
 MISSING_NAMED_MAX = 10
@@ -169,7 +169,7 @@ class _Copy:
         """Yield (first, end, entries in [first, end) that the slot must have, those that are missing or damaged there),
         ascending. Where the bookie lists no entries of a large fragment, there is no window, and all are missing."""
         from bkspark.core.copies import stored_entries
-        from bkspark.ledger.stored import ReplicaReader
+        from bkspark.ledger.replica_copies import ReplicaReader
 
         reader = ReplicaReader(self.context, self.ledger_id, self.metadata, self.password)
         for begin, stop in await self._held_parts(reader):
@@ -179,7 +179,7 @@ class _Copy:
                 yield first, end, ids, await reader.missing(self.bookie, ids)
 
     async def _held_parts(self, reader: ReplicaReader) -> list[tuple[int, int]]:
-        """Return the parts [first, end) of the fragment of which the bookie may have entries."""
+        """Return the ranges [first, end) of the fragment in which the bookie may have entries."""
         from bkspark.core.holes import held_parts
 
         first_entry, end_entry = self.fragment.first_entry, self.end_entry

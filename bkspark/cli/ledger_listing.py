@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +11,7 @@ from bkspark.cli.arguments import age, bookie_id, log_name, not_negative, positi
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import human_bytes, json_text, print_table
 from bkspark.cli.plans import check_known
+from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -208,11 +208,11 @@ async def _facts(client: Cluster, ids: Sequence[int]) -> AsyncIterator[list[dict
 
     from bkspark.errors import MetadataFormat, NoSuchLedger
 
-    ledgers, now_s = (await client.context()).ledgers, time.time()
+    ledgers, now_ms = (await client.context()).ledgers, wall_clock_ms()
 
     async def read(ledger_id: int) -> dict[str, Any] | None:
         try:
-            return _described(ledger_id, await ledgers.read(ledger_id), now_s)
+            return _described(ledger_id, await ledgers.read(ledger_id), now_ms)
         except NoSuchLedger:
             return None
         except MetadataFormat as error:
@@ -224,7 +224,7 @@ async def _facts(client: Cluster, ids: Sequence[int]) -> AsyncIterator[list[dict
         yield [each for each in some if each is not None]
 
 
-def _described(ledger_id: int, stored: Versioned, now_s: float) -> dict[str, Any]:
+def _described(ledger_id: int, stored: Versioned, now_ms: int) -> dict[str, Any]:
     from bkspark.log.formats import LOG_KEY
 
     metadata = stored.metadata
@@ -237,7 +237,7 @@ def _described(ledger_id: int, stored: Versioned, now_s: float) -> dict[str, Any
         "last_entry": metadata.last_entry,
         "length": metadata.length,
         "ctime": began_ms,
-        "age_s": round(max(0.0, now_s - began_ms / 1000), 1),
+        "age_s": round(max(0, now_ms - began_ms) / 1000, 1),
         "log": None if log is None else bytes(log).decode("utf-8", "backslashreplace"),
         "bookies": sorted({bookie for fragment in metadata.fragments for bookie in fragment.bookies}),
         "fragments": len(metadata.fragments),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bkspark.cli import private_files
 from bkspark.cli.changes import record_blocking
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import print_result
 from bkspark.errors import ConfigurationError, MetadataFormat
+
+if TYPE_CHECKING:
+    from bkspark.metadata.ledgers import Versioned
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -22,7 +25,7 @@ def dump(arguments: argparse.Namespace) -> int:
 
     with connect(arguments) as client:
 
-        async def read() -> Any:
+        async def read() -> Versioned:
             return await (await client.asynchronous.context()).ledgers.read(arguments.ledger)
 
         data = encoding.encode(run(read).metadata)

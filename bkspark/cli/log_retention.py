@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import AGE_S, age
 from bkspark.cli.changes import record_blocking
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bkspark.log import ConsumerState, Retention
 
 NO_LIMIT = "none"
+T = TypeVar("T", int, float)
 _SIZE = re.compile(r"([0-9]{1,18}) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -56,10 +57,10 @@ def _bytes_limit(text: str) -> int | str:
     if text.strip().lower() == NO_LIMIT:
         return NO_LIMIT
     found = _SIZE.fullmatch(text.strip())
-    octets = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
-    if not octets:
+    byte_count = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
+    if not byte_count:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512m or 10g, nor {NO_LIMIT}")
-    return octets
+    return byte_count
 
 
 def retention(arguments: argparse.Namespace) -> int:
@@ -69,8 +70,8 @@ def retention(arguments: argparse.Namespace) -> int:
         kept = log.retention()
         if arguments.age is not None or arguments.bytes is not None:
             age_s = _changed(arguments.age, None if kept.age_ms is None else kept.age_ms / 1000)
-            octets = _changed(arguments.bytes, kept.bytes)
-            log.set_retention(age_s=age_s, bytes=octets)
+            byte_count = _changed(arguments.bytes, kept.bytes)
+            log.set_retention(age_s=age_s, bytes=byte_count)
             kept = log.retention()
             record_blocking(client, f"set retention of log {arguments.log} to {shown(kept)}")
     if arguments.json:
@@ -80,10 +81,11 @@ def retention(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _changed(wanted: Any, present: Any) -> Any:
+def _changed(wanted: T | str | None, present: T | None) -> T | None:
+    """Return the limit that the arguments want (NO_LIMIT or a limit), or the present one; None: no limit."""
     if wanted is None:
         return present
-    return None if wanted == NO_LIMIT else wanted
+    return None if isinstance(wanted, str) else wanted
 
 
 def shown(kept: Retention) -> str:

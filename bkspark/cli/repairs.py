@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -221,11 +220,11 @@ async def _explained(
 
 
 def _ago(at_ms: int | None) -> str | None:
-    return None if at_ms is None else _short(time.time() - at_ms / 1000)
+    return None if at_ms is None else _short((wall_clock_ms() - at_ms) / 1000)
 
 
 def _in(at_ms: int | None) -> str | None:
-    return None if at_ms is None else f"in {_short(max(0.0, at_ms / 1000 - time.time()))}"
+    return None if at_ms is None else f"in {_short(max(0.0, (at_ms - wall_clock_ms()) / 1000))}"
 
 
 def _short(seconds: float) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli import private_files
-from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, confirmed, renamed_bookie, required
+from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, VerbRun, confirmed, renamed_bookie, required
 
 if TYPE_CHECKING:
     from bkspark.metadata.cookies import Cookie
@@ -309,7 +309,9 @@ def _expand_storage(shell: Shell) -> int:
     return 0
 
 
-def cookie(verb: str) -> Any:
+def cookie(verb: str) -> VerbRun:
+    """Return what runs a verb about a cookie in the metadata store."""
+
     def run(shell: Shell, options: Options) -> int:
         file = [required(options.cookie_file, "cookie-file")] if verb in ("create", "update") else []
         return shell.cluster("cookie", verb, options.words[0], *file)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 
 Options = argparse.Namespace
+VerbRun = Callable[["Shell", Options], int]
+"""Runs a verb with its options; returns the exit code."""
 _INT64 = 1 << 64
 _REPLACING = (("bookie",), ("dump",), ("cluster", "recover"), ("cluster", "decommission"), ("ledger", "repair"))
 """The beginnings of commands that replace their process: the shell runs them as child processes."""
@@ -78,7 +80,7 @@ class Verb:
     """
 
     name: str
-    run: Callable[[Shell, argparse.Namespace], int]
+    run: VerbRun
     equal: str
     options: tuple[VerbOption, ...] = ()
     words: str = ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bkspark.cli.shell_bookie_verbs import (
     active_ledgers,
     cookie,
@@ -43,7 +41,7 @@ from bkspark.cli.shell_cluster_verbs import (
     trigger_audit,
     update_ledgers,
 )
-from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, Verb, VerbOption
+from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, Verb, VerbOption, VerbRun
 
 
 def _switch(*names: str) -> VerbOption:
@@ -54,19 +52,19 @@ def _value(*names: str, value: str) -> VerbOption:
     return VerbOption(names, value)
 
 
-def _not_offered(why: str) -> Any:
+def _not_offered(why: str) -> VerbRun:
     def run(shell: Shell, options: Options) -> int:
         raise Failure(f"not offered: {why}")
 
     return run
 
 
-def _at(*words: str) -> Any:
+def _at(*words: str) -> VerbRun:
     """Return what runs a command on the cluster."""
     return lambda shell, options: shell.cluster(*words)
 
 
-def _on_files(*words: str) -> Any:
+def _on_files(*words: str) -> VerbRun:
     """Return what runs a command on the files of the configured bookie."""
     return lambda shell, options: shell.local(*words)
 

@@ -44,6 +44,8 @@ class LedgerType(enum.Enum):
 
 
 class LedgerState(enum.Enum):
+    """Where a ledger is in its life; the numbers are those of Apache's metadata."""
+
     OPEN = 1
     IN_RECOVERY = 2
     CLOSED = 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from bkspark.core import effects, writer_errors
 from bkspark.core.ensemble import EnsembleChange
@@ -20,9 +21,12 @@ from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.slots import Phase, Slot, Slots
 from bkspark.core.syncing import Relaxed
 from bkspark.errors import BookKeeperError
+from bkspark.ids import NO_ENTRY
 
 
 class WriterState(enum.Enum):
+    """What a writer does; `bkspark.core.writer` describes the states."""
+
     ACTIVE = enum.auto()
     CHANGING = enum.auto()
     CLOSING = enum.auto()
@@ -30,27 +34,33 @@ class WriterState(enum.Enum):
     FAILED = enum.auto()
 
 
+@dataclass(frozen=True, slots=True)
+class WriterStart:
+    """Where a writer begins: at the end of a ledger.
+
+    metadata, version: the ledger's metadata as last read or written, and their version. lac: the last existing entry.
+    is_recovery: it writes the entries that a recovery found, and its ensemble changes are stored when that closes.
+    """
+
+    ledger_id: int
+    metadata: LedgerMetadata
+    version: int
+    lac: int = NO_ENTRY
+    is_recovery: bool = False
+
+
 class Pipeline:
     """The state that the parts of one writer share, and the operations on it."""
 
     def __init__(
-        self,
-        ledger_id: int,
-        metadata: LedgerMetadata,
-        version: int,
-        random: RandomSource,
-        limits: WriterLimits,
-        relaxed: RelaxedDurability | None,
-        *,
-        is_recovery: bool,
-        lac: int,
+        self, start: WriterStart, random: RandomSource, limits: WriterLimits, relaxed: RelaxedDurability | None
     ) -> None:
         """The arguments have the meaning that `WriterCore` documents."""
-        self.ledger_id = ledger_id
+        self.ledger_id = start.ledger_id
         """The id of the ledger. Constant."""
-        self.metadata = metadata
+        self.metadata = start.metadata
         """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
-        self.version = version
+        self.version = start.version
         """The version of `metadata`; they change together."""
         self.state = WriterState.ACTIVE
         """The writer's state; see `bkspark.core.writer`. FAILED exactly when `error` is set."""
@@ -58,15 +68,15 @@ class Pipeline:
         """Why the writer failed. Set once, by `fail`."""
         self.now_ns = 0
         """The time of the last event that carries one. Set by every event."""
-        self.slots = Slots(metadata, lac)
+        self.slots = Slots(start.metadata, start.lac)
         """The slots of the ensemble. Their bookies change when an ensemble change is stored."""
-        self.pending = PendingEntries(lac)
+        self.pending = PendingEntries(start.lac)
         """Entries that are not acknowledged, or whose bytes are retained."""
         self.durability: Durability = (
             Synced(self.pending) if relaxed is None else Relaxed(self.slots, self.pending, relaxed)
         )
         """Which acknowledged entries are durable. Constant."""
-        self.change = EnsembleChange(self.slots, metadata.fragments, random, is_published=not is_recovery)
+        self.change = EnsembleChange(self.slots, start.metadata.fragments, random, is_published=not start.is_recovery)
         """The current change while CHANGING, and look-ups of bookies."""
         self.left_out = LeftOutBookies(self.slots, self.pending, limits)
         """Which bookies are too slow, and which come back."""

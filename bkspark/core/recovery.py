@@ -62,6 +62,8 @@ _NO_LENGTHS = np.empty(0, np.int64)
 
 
 class RecoveryState(enum.Enum):
+    """What a recovery does; this module's text describes the states."""
+
     CLAIMING = enum.auto()
     FENCING = enum.auto()
     READING = enum.auto()

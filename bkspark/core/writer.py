@@ -48,7 +48,7 @@ import numpy as np
 from bkspark.core import effects, writer_errors
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerState
-from bkspark.core.pipeline import Pipeline, WriterState
+from bkspark.core.pipeline import Pipeline, WriterStart, WriterState
 from bkspark.core.placement import FLAT, RandomSource, Topology
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.slots import Phase, consecutive
@@ -56,7 +56,6 @@ from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.core.unwell import UnwellBookies
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
-from bkspark.ids import NO_ENTRY
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.status import EOK, Status
 
@@ -66,33 +65,22 @@ class WriterCore:
 
     def __init__(
         self,
-        ledger_id: int,
-        metadata: LedgerMetadata,
-        version: int,
+        start: WriterStart,
         random: RandomSource,
         options: WriterOptions = WriterOptions(),
         *,
-        is_recovery: bool = False,
-        lac: int = NO_ENTRY,
         relaxed: RelaxedDurability | None = None,
     ) -> None:
-        """Begin at the end of a ledger.
-
-        Args:
-            lac: the last existing entry.
-            relaxed: how acknowledged entries become durable; None: they are durable.
-        """
-        if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
-            raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
-        self.ledger_id = ledger_id
+        """`relaxed`: how acknowledged entries become durable; None: they are durable."""
+        if start.metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
+            raise ValueError(f"an ensemble of {start.metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
+        self.ledger_id = start.ledger_id
         """The id of the ledger. Constant."""
         self.length = 0
         """Payload bytes of all entries up to the newest. Grows with `add`; a recovery sets it before it adds."""
         self._limits = WriterLimits.of(options)
         """Limits and times, in ns. Constant."""
-        self._pipeline = pipeline = Pipeline(
-            ledger_id, metadata, version, random, self._limits, relaxed, is_recovery=is_recovery, lac=lac
-        )
+        self._pipeline = pipeline = Pipeline(start, random, self._limits, relaxed)
         """The writer's state. Changed by this core and its parts."""
         self._unwell = UnwellBookies(pipeline, self._limits)
         """Handles bookies that refuse load, lag, are left out or on trial."""

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
@@ -265,7 +266,8 @@ class Cluster:
             ledger_id=ledger_id,
         )
         options, durability = self._writer_options, durability_of(type_, relaxed)
-        core = WriterCore(created, stored.metadata, stored.version, context.random, options, relaxed=durability)
+        start = WriterStart(created, stored.metadata, stored.version)
+        core = WriterCore(start, context.random, options, relaxed=durability)
         sealer = None if ledger_key is None else ledger_key.sealer(created)
         return LedgerWriter(context, core, self._password, options, flags=add_flags(type_), encryption=sealer)
 

@@ -10,7 +10,7 @@ from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError
 from bkspark.ids import LEDGER_TYPES
 from bkspark.options import instance
-from bkspark.wire.adds import AddFlags
+from bkspark.wire.flags import AddFlags
 
 _DEFAULTS = RelaxedDurability()
 
@@ -37,7 +37,7 @@ def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble:
     if ensemble > write_quorum and not relaxed.striped:
         raise ConfigurationError(
             f"ensemble {ensemble} is above write_quorum {write_quorum}: a {ledger_type.value} ledger is striped only "
-            "when that is asked for: RelaxedDurability(striped=True), --striped"
+            "on request: RelaxedDurability(striped=True), --striped"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.reader import next_span
 from bkspark.core.recovery import REST_NS_MAX, REST_NS_MIN, RecoveryCore
 from bkspark.core.recovery_window import Response
@@ -25,8 +26,8 @@ from bkspark.metadata.ledgers import Versioned
 from bkspark.net.responses import BAD_DIGEST
 from bkspark.tasks import forget_failure
 from bkspark.wire import v2
-from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key
+from bkspark.wire.flags import AddFlags
 
 _NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
 
@@ -199,15 +200,9 @@ class _RecoveryRun:
 
     async def _rewrite(self, effect: effects.RewriteEntries) -> list[effects.RecoveryEffect]:
         if self._writer is None:
-            core = WriterCore(
-                self._ledger_id,
-                self._core.metadata,
-                self._core.version,
-                self._context.random,
-                self._options,
-                is_recovery=True,
-                lac=effect.payloads.first_entry - 1,
-            )
+            before = effect.payloads.first_entry - 1
+            start = WriterStart(self._ledger_id, self._core.metadata, self._core.version, before, is_recovery=True)
+            core = WriterCore(start, self._context.random, self._options)
             self._writer = LedgerWriter(
                 self._context,
                 core,

@@ -18,9 +18,10 @@ from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.explicit_lac import send_explicit_lac
 from bkspark.ledger.writer_run import WriterRun
-from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
+from bkspark.wire.adds import AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
 from bkspark.wire.encrypted_entries import EntrySealer
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.v3_context import encode_context
 
 PIECE_ENTRIES_MAX = 1024

@@ -230,7 +230,7 @@ def first_needed(consumers: Sequence[Consumer], start: Position) -> list[Positio
 
 async def behind(open_ledger: OpenListed, snapshot: LogSnapshot, position: Position, end: Position) -> tuple[int, int]:
     """Return how many entries, and about how many bytes, lie between a position and the readable end of a log."""
-    entries = octets = 0
+    entries = byte_count = 0
     position = max(position, snapshot.start)
     async for run in snapshot.runs(position.ordinal, end.ordinal + 1):
         for listed in run:
@@ -241,8 +241,8 @@ async def behind(open_ledger: OpenListed, snapshot: LogSnapshot, position: Posit
             first = max(listed.first_entry, position.entry_id if listed.ordinal == position.ordinal else 0)
             count = max(0, stop - first)
             entries += count
-            octets += round(length * count / max(1, last_entry + 1 - listed.first_entry))
-    return entries, octets
+            byte_count += round(length * count / max(1, last_entry + 1 - listed.first_entry))
+    return entries, byte_count
 
 
 async def _extent(open_ledger: OpenListed, listed: LogSegment) -> tuple[int, int]:

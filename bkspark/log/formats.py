@@ -352,14 +352,17 @@ def _timed_members(head: LogHead) -> dict[str, Any]:
 
 
 def encode_page(first_ordinal: int, ledgers: Sequence[SegmentFacts]) -> bytes:
+    """Return the node of a page. Raises MetadataError if it is too large, as all `encode_...` do."""
     return _encode({"version": VERSION, "first_ordinal": first_ordinal, "ledgers": _listed(ledgers)})
 
 
 def encode_condemned(ledger_ids: Sequence[int]) -> bytes:
+    """Return the node of a list of condemned ledgers."""
     return _encode({"version": VERSION, "ledgers": list(ledger_ids)})
 
 
 def encode_pending(owner: SegmentOwner, since: int) -> bytes:
+    """Return the node of a pending ledger. `since`: the log's end ordinal at its creation."""
     return _encode(
         {
             "version": VERSION,

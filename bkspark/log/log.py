@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,8 +19,7 @@ from bkspark.errors import (
 from bkspark.ledger import Cluster, LedgerReader, LedgerWriter, arguments
 from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES
-from bkspark.log import reading
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
+from bkspark.log import facts, reading
 from bkspark.log.changes import is_repeated
 from bkspark.log.consumers import ConsumerRegistration, ConsumerState, behind, state_of, state_of_unreadable
 from bkspark.log.election import ELECTIONS_ROOT, Election
@@ -31,7 +28,6 @@ from bkspark.log.formats import (
     LogHead,
     PendingLedger,
     Publisher,
-    SchemaRef,
     SegmentFacts,
     SegmentOwner,
     check_log_name,
@@ -56,6 +52,7 @@ from bkspark.log.writer import (
 )
 from bkspark.metadata.tree import milliseconds_of
 from bkspark.options import DAY_S
+from bkspark.wall_clock import wall_clock_ms
 
 VACUUM_AGE_S = 24 * 3600.0
 CONSUMER_EXPIRY_S = 7 * DAY_S
@@ -113,40 +110,7 @@ class Log:
         last entry, and is OPEN while more of the ledger may be published. `schemas` has the payload formats and schemas
         (Spark's JSON) that Spark wrote, each with the first ordinal to which it applies, the present one last.
         """
-        snapshot = await self.snapshot()
-        pending = await (await self.store()).attempts.pending_ids(self._name) if snapshot.head.has_slices else set()
-        shown: list[dict[str, Any]] = []
-        async for run in snapshot.runs():
-            for some in chunks(run, CALLS_AT_ONCE):
-                shown += await asyncio.gather(*(self._shown(snapshot, listed, pending) for listed in some))
-        published = [publisher._asdict() for publisher in snapshot.publishers]
-        return {
-            "log": self._name,
-            "ledgers": shown,
-            "published": published,
-            "retention": snapshot.head.retention.to_json(),
-            "schemas": [await _shown_schema(snapshot, ref) for ref in snapshot.schemas],
-            "version": snapshot.version,
-        }
-
-    async def _shown(self, snapshot: LogSnapshot, listed: LogSegment, pending: Collection[int]) -> dict[str, Any]:
-        state = "OPEN" if listed.ledger_id in pending else "CLOSED"
-        last_entry, length = listed.last_entry, listed.length
-        if last_entry is None:
-            try:
-                metadata = await self._cluster.metadata(listed.ledger_id)
-                state, last_entry, length = metadata.state.name, metadata.last_entry, metadata.length
-            except NoSuchLedger:
-                state, last_entry, length = "MISSING", -1, 0
-        is_cut = snapshot.start.ordinal == listed.ordinal and snapshot.start.ledger_id == listed.ledger_id
-        first_entry = max(listed.first_entry, snapshot.start.entry_id if is_cut else 0)
-        return {
-            "ledger": listed.ledger_id,
-            "first_entry": first_entry,
-            "last_entry": last_entry,
-            "state": state,
-            "length": length,
-        }
+        return await facts.of_log(self._cluster, await self.store(), await self.snapshot())
 
     async def delete(self) -> None:
         """Delete the log and all its ledgers, pending ones too; its writer is fenced first. Raises NoSuchLog."""
@@ -222,8 +186,8 @@ class Log:
             NoSuchLog: there is no such log.
         """
         age_ms = None if age_s is None else int(arguments.seconds("age_s", age_s, 0.001, AGE_S_MAX) * 1000)
-        octets = None if bytes is None else arguments.whole_number("bytes", bytes, 1)
-        await (await self.store()).set_retention(self._name, Retention(age_ms, octets))
+        bytes_max = None if bytes is None else arguments.whole_number("bytes", bytes, 1)
+        await (await self.store()).set_retention(self._name, Retention(age_ms, bytes_max))
 
     async def expire(self) -> int:
         """Remove the ledgers that the log's retention does not keep and no registered reader needs; return their
@@ -287,7 +251,7 @@ class Log:
                 alive, its publication fails, and the job must be run again. Published ledgers are never deleted.
         """
         older_than_s = arguments.seconds("older_than_s", older_than_s, 0.0, AGE_S_MAX)
-        return await self._vacuum(max(0, int((time.time() - older_than_s) * 1000)))
+        return await self._vacuum(max(0, wall_clock_ms() - round(older_than_s * 1000)))
 
     async def _vacuum(self, begun_before_ms: int) -> int:
         """Delete the ledgers of attempts that began before a time (ms since 1970); return their number."""
@@ -563,16 +527,6 @@ class Log:
                 await _wait(changed, FOLLOW_POLL_S)
         finally:
             unwatch()
-
-
-async def _shown_schema(snapshot: LogSnapshot, ref: SchemaRef) -> dict[str, Any]:
-    stored = await snapshot.schema(ref)
-    return {
-        "number": ref.number,
-        "first_ordinal": ref.first_ordinal,
-        "format": stored.payload_format,
-        "schema": json.loads(stored.schema),
-    }
 
 
 def _shared_before(pending: Sequence[PendingLedger], created_before_ms: int) -> list[int]:

@@ -91,7 +91,7 @@ def by_age(age_ms: int | None, now_ms: int) -> int | None:
     return None if age_ms is None else max(0, now_ms - age_ms)
 
 
-def by_bytes(sizes: Iterable[tuple[int, int]], octets: int) -> int | None:
+def by_bytes(sizes: Iterable[tuple[int, int]], bytes_max: int) -> int | None:
     """Return the ordinal of the first ledger that a limit of bytes keeps; None if it keeps all.
 
     Args:
@@ -100,7 +100,7 @@ def by_bytes(sizes: Iterable[tuple[int, int]], octets: int) -> int | None:
     held = 0
     for ordinal, size in sizes:
         held += size
-        if held >= octets:
+        if held >= bytes_max:
             return ordinal
     return None
 

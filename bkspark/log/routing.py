@@ -124,7 +124,7 @@ class RoutedCommits:
         Raises:
             VersionPublished: another query or job has published it under the name.
         """
-        record = await self._record(_record_path(publisher.name))
+        record = await self.record_at(_record_path(publisher.name))
         return is_repetition(record.last_epochs, "a routed commit", publisher)
 
     async def publish(
@@ -146,7 +146,7 @@ class RoutedCommits:
             ValueError: two parts belong to one log.
         """
         if len({part.log for part in parts}) < len(parts):
-            raise ValueError("a log has several parts: join their ledgers, of which one order is published")
+            raise ValueError("a log has several parts: join their ledgers into one, in order of reading")
         commit = _Commit(self, self._store.at_one_time(), parts, owner_id, publisher, fence)
         is_new = await commit.run()
         if is_new:
@@ -183,14 +183,15 @@ class RoutedCommits:
 
     # ---- for a commit ----
 
-    async def _record(self, path: str) -> _Record:
+    async def record_at(self, path: str) -> _Record:
+        """Return the record of a publisher; an empty one if it has no node. Raises MetadataError."""
         try:
             data, stat = await self._tree.get(path)
         except NoSuchNode:
             return _Record()
         return _decoded(data, path, stat.version)
 
-    async def _make_room(self) -> None:
+    async def make_room(self) -> None:
         """Create the root if there is none; remove the records of publishers if there are too many."""
         try:
             names = await self._tree.children(ROUTED_ROOT)
@@ -269,18 +270,18 @@ class _Commit:
             self._prepared.pop(node[len(LOGS_ROOT) + 1 :].partition("/")[0], None)
 
     async def _try(self) -> bool:
-        record = await self._commits._record(self._path)
+        record = await self._commits.record_at(self._path)
         known = self._known(record)
         if known is not None:
             return known
         if record.version is None:
-            await self._commits._make_room()
+            await self._commits.make_room()
         todo = [name for name in self._parts if name not in self._prepared]
         try:
             self._prepared.update(zip(todo, await each_of(self._prepare, todo)))
         except _InLog as error:
             # Another process may have published the version in all logs since the record was read.
-            known = self._known(await self._commits._record(self._path))
+            known = self._known(await self._commits.record_at(self._path))
             if known is not None:
                 return known
             raise error.refusal from None
@@ -404,13 +405,13 @@ class _TooLarge(BookKeeperError):
 
 
 def _check_size(operations: Sequence[Operation], logs: int) -> None:
-    octets = sum(
+    byte_count = sum(
         OPERATION_BYTES + len(each.path) + (len(each.data) if isinstance(each, Create | Set) else 0)
         for each in operations
     )
-    if octets > NODE_BYTES_MAX:
+    if byte_count > NODE_BYTES_MAX:
         raise _TooLarge(
-            f"a commit to {logs} logs needs {octets} bytes in one transaction of ZooKeeper, the limit is "
+            f"a commit to {logs} logs needs {byte_count} bytes in one transaction of ZooKeeper, the limit is "
             f"{NODE_BYTES_MAX}, and nothing was published: write to fewer logs at once, or give logs shorter names"
         )
 

@@ -12,7 +12,7 @@ that stays open instead. Three rules make this as safe as publishing whole ledge
   writes the ledger then continues in another one.
 
 A process that is killed leaves its shared ledger open and registered. Later processes close such ledgers when they are
-old enough, keep those of which the list has slices, and delete the others.
+old enough, keep those with slices in the list, and delete the others.
 """
 
 from __future__ import annotations

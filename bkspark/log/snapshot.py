@@ -223,8 +223,8 @@ class LogSnapshot:
             if first < end:
                 amounts = self._heads.amounts(ref, await self._page(ref, page_end - ref.first_ordinal))
                 if len(amounts):
-                    entries, octets = amounts[end - ref.first_ordinal] - amounts[first - ref.first_ordinal]
-                    yield first, end, int(entries), int(octets)
+                    entries, byte_count = amounts[end - ref.first_ordinal] - amounts[first - ref.first_ordinal]
+                    yield first, end, int(entries), int(byte_count)
 
     async def _page(self, ref: PageRef, count: int) -> tuple[SegmentFacts, ...]:
         while True:

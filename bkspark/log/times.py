@@ -271,7 +271,7 @@ class Timeline:
         return self.marks[index].place if index < len(self.marks) else self._unrecorded
 
     def of_entries(self, ordinal: int, first_entry: int, end_entry: int) -> tuple[tuple[int, int | None], ...]:
-        """Return the times of entries [first_entry, end_entry) of a ledger as (entry, time) items, each of which
+        """Return the times of entries [first_entry, end_entry) of a ledger as (entry, time) items. Each
         applies up to the next one. The time is None if it is not known."""
         index = bisect_right(self._places, (ordinal, first_entry))
         found: list[tuple[int, int | None]] = [(first_entry, self._times[index - 1] if index else None)]

@@ -86,8 +86,8 @@ class RollLimits:
     def __post_init__(self) -> None:
         check(self)
 
-    def reached(self, octets: int, age_s: float) -> bool:
-        return octets >= self.roll_bytes or (self.roll_seconds is not None and age_s >= self.roll_seconds)
+    def reached(self, byte_count: int, age_s: float) -> bool:
+        return byte_count >= self.roll_bytes or (self.roll_seconds is not None and age_s >= self.roll_seconds)
 
 
 async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> LedgerWriter:

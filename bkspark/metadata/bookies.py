@@ -139,8 +139,8 @@ class BookieRegistry:
         """Return (host, port) of a bookie. If it is not registered, its last address is used, or its id if that has the
         form host:port, unless another bookie is registered at that address.
 
-        Such a bookie would truly say that it has none of the entries, and a recovery would take that for the answer of
-        the bookie that was there before.
+        That other bookie would truthfully answer that it has no such entry, and a recovery would mistake this for the
+        answer of the bookie that it asked.
 
         Raises:
             BookieUnavailable: it is not registered, and its address is unknown or another bookie's now.

@@ -136,6 +136,15 @@ class MemoryStore:
         self._watches.append(watch)
         return lambda: self._watches.remove(watch) if watch in self._watches else None
 
+    @property
+    def watched(self) -> list[str]:
+        """The path of each watch that is set."""
+        return [path for path, *_ in self._watches]
+
+    def lose_watches(self) -> None:
+        """Forget all watches, as a server does that loses the events of its clients."""
+        self._watches.clear()
+
     # ---- inside ----
 
     def _apply(

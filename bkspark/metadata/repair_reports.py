@@ -50,8 +50,8 @@ class Postponed:
 class RepairReport:
     """What one process that repairs is doing.
 
-    bytes_per_s: its limit, -1: none. listed: ledgers on the list when it looked last. postponed: how many it postponed,
-    of which `postponements` has some. causes: the error of one ledger of each kind, with how many there are.
+    bytes_per_s: its limit, -1: none. listed: ledgers on the list when it looked last. postponed: how many it postponed;
+    `postponements` has some of them. causes: the error of one ledger of each kind, with how many there are.
     """
 
     worker: str

@@ -31,7 +31,7 @@ from bkspark.errors import (
 from bkspark.metadata.acls import Acl, AclList
 from bkspark.metadata.tree import ANY_VERSION, Callback, Create, Delete, Operation, Set, Stat, Tree, listed
 from bkspark.metadata.uri import MetadataUri
-from bkspark.metadata.zookeeper_connection import ConnectFailure, ZooKeeperClient
+from bkspark.metadata.zookeeper_connection import ConnectFailure, ConnectionSetup, ZooKeeperClient
 from bkspark.metadata.zookeeper_login import login_of
 from bkspark.metadata.zookeeper_options import ENABLE_SECURITY, JAAS_FILE, ZooKeeperOptions, in_keys_of_zookeeper
 from bkspark.tasks import start_kept
@@ -108,10 +108,12 @@ class ZooKeeperTree(Tree):
             logger=_logger,
             connection_retry=_RECONNECTION,
             acl=_kazoo_acls(options.new_node_acl),
-            context=_context(options),
-            new_login=new_login,
-            on_ready=lambda: self._on_loop(self._state_changed, KazooState.CONNECTED),
-            on_failure=lambda failure: self._on_loop(self._attempt_failed, failure),
+            setup=ConnectionSetup(
+                _context(options),
+                new_login,
+                on_ready=lambda: self._on_loop(self._state_changed, KazooState.CONNECTED),
+                on_failure=lambda failure: self._on_loop(self._attempt_failed, failure),
+            ),
         )
         self._client.add_listener(self._on_state)
         self._connected = asyncio.Event()

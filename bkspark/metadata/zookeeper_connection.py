@@ -78,6 +78,20 @@ class ZooKeeperSockets(SequentialThreadingHandler):  # type: ignore[misc]
         return [*held, *ready[0]], ready[1], ready[2]
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionSetup:
+    """How connections are secured and logged in, and what is called from kazoo's thread.
+
+    tls: None: connections are clear. new_login: returns the login at a host; None: there is no login.
+    on_ready: the connection may be used. on_failure: an attempt to connect failed.
+    """
+
+    tls: TlsContext | None
+    new_login: NewLogin | None
+    on_ready: Callable[[], None]
+    on_failure: Callable[[ConnectFailure], None]
+
+
 class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection, with a login: it reports when it is ready, which is after the login, and its failures."""
 
@@ -86,14 +100,12 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         client: KazooClient,
         retry: KazooRetry,
         logger: logging.Logger,
-        new_login: NewLogin | None,
-        on_ready: Callable[[], None],
-        on_failure: Callable[[ConnectFailure], None],
+        setup: ConnectionSetup,
     ) -> None:
         super().__init__(client, retry, logger=logger)
-        self._new_login = new_login
-        self._on_ready = on_ready
-        self._on_failure = on_failure
+        self._new_login = setup.new_login
+        self._on_ready = setup.on_ready
+        self._on_failure = setup.on_failure
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         """Connect, log in and return kazoo's time limits, in ms. Called by kazoo for each attempt."""
@@ -194,20 +206,17 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         logger: logging.Logger,
         connection_retry: dict[str, Any],
         acl: list[Any],
-        context: TlsContext | None,
-        new_login: NewLogin | None,
-        on_ready: Callable[[], None],
-        on_failure: Callable[[ConnectFailure], None],
+        setup: ConnectionSetup,
     ) -> None:
         super().__init__(
             hosts=hosts,
             timeout=timeout_s,
             logger=logger,
             connection_retry=connection_retry,
-            handler=ZooKeeperSockets(context),
+            handler=ZooKeeperSockets(setup.tls),
             default_acl=acl,
         )
-        self._connection = ZooKeeperConnection(self, self._conn_retry.copy(), logger, new_login, on_ready, on_failure)
+        self._connection = ZooKeeperConnection(self, self._conn_retry.copy(), logger, setup)
 
     def who_am_i_async(self) -> Any:
         """Ask the server for the identities of this session; kazoo has no call for it."""

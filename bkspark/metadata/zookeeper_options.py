@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bkspark import client_files
+from bkspark.client_files import OFF, flag, read_keys
 from bkspark.errors import ConfigurationError
 from bkspark.metadata import acls
 from bkspark.metadata.acls import CREATOR_ALL, OPEN, AclList
 from bkspark.options import bounded, check
-from bkspark.tls.client_keys import flag, read_keys
 from bkspark.tls.names import served_protocols, served_suites
 from bkspark.tls.options import StoreType, TlsOptions
 
@@ -31,7 +32,6 @@ JAAS_VARIABLE = "BKSPARK_JAAS"
 """The environment variable with the name of the JAAS file, where `saslJaasConfig` does not name one."""
 DEFAULT_SECTION, DEFAULT_SERVICE = "Client", "zookeeper"
 _SOCKETS = ("ClientCnxnSocketNetty", "ClientCnxnSocketNIO")
-_OFF = ("", "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +227,10 @@ def options_of(
     Raises:
         ConfigurationError: a value is wrong, or as `zookeeper_options`.
     """
-    parsed = {}
-    for key, text in settings.items():
-        if key in KEYS and text.lower() not in _OFF:
-            try:
-                parsed[key] = parse(key, text)
-            except ValueError as error:
-                raise ConfigurationError(f"{where}{key}={text:.200}: {error}") from None
-    try:
-        return zookeeper_options(parsed, environment=environment)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}{error}") from None
+    given = {key: text for key, text in settings.items() if key in KEYS and text.lower() not in OFF}
+    return client_files.options_of(
+        given, parse, lambda parsed: zookeeper_options(parsed, environment=environment), where=where
+    )
 
 
 def read_zookeeper_file(path: str, environment: Mapping[str, str] = os.environ) -> ZooKeeperOptions:

@@ -335,7 +335,7 @@ class BookieV3Channel(BookieConnection):
 def _read_options(flags: int, master_key: bytes | None) -> tuple[bytes | None, int]:
     """Return (the key of a fencing read, priority) that V2's flags of a read stand for."""
     key = master_key if flags & DO_FENCING else None
-    return key, v3.HIGH_PRIORITY if flags & HIGH_PRIORITY else 0
+    return key, v3.URGENT_PRIORITY if flags & HIGH_PRIORITY else 0
 
 
 def _status(response: protocol.Response, inner: Any, name: str) -> int:

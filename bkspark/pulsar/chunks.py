@@ -31,7 +31,7 @@ class _Pending:
     """(ledger id, entry id) of the first chunk of the message."""
     parts: dict[int, bytes] = field(default_factory=dict)
     """The chunks that have been read, by chunk number."""
-    octets: int = 0
+    byte_count: int = 0
     """The sum of the bytes of `parts`."""
     is_dropped: bool = False
     """Whether the bytes were dropped because there were too many; the message is incomplete. Set once."""
@@ -45,22 +45,22 @@ class ChunkGatherer:
     """Chunks of one topic or partition, in order.
 
     Args:
-        octets_max: of the chunks of incomplete messages.
+        bytes_max: of the chunks of incomplete messages.
     """
 
-    def __init__(self, octets_max: int = INCOMPLETE_BYTES_MAX) -> None:
-        self._octets_max = octets_max
+    def __init__(self, bytes_max: int = INCOMPLETE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._pending: dict[str, _Pending] = {}
         """Incomplete messages, by their id, oldest first; at most LATEST_MAX."""
         self._complete: dict[str, tuple[int, int]] = {}
         """The last messages that are complete: their number of chunks and bytes; at most LATEST_MAX."""
-        self._octets = 0
+        self._byte_count = 0
         """Bytes of the chunks in `_pending`."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the chunks of incomplete messages; at most `octets_max`."""
-        return self._octets
+        """Bytes of the chunks of incomplete messages; at most `bytes_max`."""
+        return self._byte_count
 
     def take(self, entries: Entries, row: int) -> str | None:
         """Take the chunk of one entry; return the message's uuid if it is its last one, None if others follow.
@@ -77,8 +77,8 @@ class ChunkGatherer:
         pending = self._pending.setdefault(uuid, _Pending(*facts))
         if facts != pending.facts:
             raise ValueError(
-                f"its metadata name chunk {chunk} of {facts[0]} of message {uuid[:80]!r} of {facts[1]} bytes, those of "
-                f"another chunk {pending.count} chunks of {pending.size} bytes"
+                f"its metadata say that message {uuid[:80]!r} has {facts[0]} chunks and {facts[1]} bytes, and those of "
+                f"another chunk say {pending.count} chunks and {pending.size} bytes"
             )
         if chunk not in pending.parts:
             self._put(pending, entries, row, chunk)
@@ -107,14 +107,14 @@ class ChunkGatherer:
         start, end = int(entries.payload_starts[row]), int(entries.payload_ends[row])
         if pending.is_dropped:
             return
-        if pending.octets + end - start > self._octets_max:
+        if pending.byte_count + end - start > self._bytes_max:
             self._drop(pending)
             return
         pending.parts[chunk] = entries.data[start:end].tobytes()
-        pending.octets += end - start
-        self._octets += end - start
-        for oldest in list(self._pending.values()) if self._octets > self._octets_max else ():
-            if oldest is not pending and self._octets > self._octets_max:
+        pending.byte_count += end - start
+        self._byte_count += end - start
+        for oldest in list(self._pending.values()) if self._byte_count > self._bytes_max else ():
+            if oldest is not pending and self._byte_count > self._bytes_max:
                 self._drop(oldest)
         if chunk == 0:
             pending.first = (int(entries.ledger_ids[row]), int(entries.entry_ids[row]))
@@ -137,11 +137,11 @@ class ChunkGatherer:
         if pending.is_dropped:
             raise ValueError(
                 f"it is the last of {pending.count} chunks of a message that was dropped: incomplete messages were "
-                f"above {self._octets_max} bytes together"
+                f"above {self._bytes_max} bytes together"
             )
         if len(pending.parts) < pending.count:
             have = len(pending.parts)
-            raise ValueError(f"it is the last of {pending.count} chunks of a message, of which only {have} are stored")
+            raise ValueError(f"it is the last of {pending.count} chunks of a message, and only {have} are stored")
         whole = b"".join(pending.parts[chunk] for chunk in range(pending.count))
         if pending.size not in (-1, len(whole)):
             raise ValueError(f"its chunks have {len(whole)} bytes, and its metadata say {pending.size}")
@@ -155,14 +155,14 @@ class ChunkGatherer:
 
     def _drop(self, pending: _Pending) -> None:
         """Drop the bytes of a message; its later chunks are ignored."""
-        self._octets -= pending.octets
+        self._byte_count -= pending.byte_count
         pending.parts.clear()
-        pending.octets, pending.is_dropped = 0, True
+        pending.byte_count, pending.is_dropped = 0, True
 
     def _forget(self, uuid: str) -> None:
         pending = self._pending.pop(uuid, None)
         if pending is not None:
-            self._octets -= pending.octets
+            self._byte_count -= pending.byte_count
 
 
 def _chunk_of(entries: Entries, row: int) -> tuple[str, int, tuple[int, int]]:

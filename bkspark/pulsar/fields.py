@@ -180,7 +180,7 @@ def fields_of(
         data: uint8; only the bytes of messages are read.
         numbers: fields of wire type varint.
         spans: fields of bytes.
-        repeated: fields of bytes of which each occurrence counts.
+        repeated: fields of bytes that may occur several times; each occurrence counts.
 
     Raises:
         MalformedFields: a message is not protobuf, or has more than FIELDS_MAX fields.

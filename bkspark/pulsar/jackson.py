@@ -43,7 +43,7 @@ _CLASSES = {
     "java.util.Date": _MILLIS, "java.util.Calendar": _MILLIS, "java.sql.Date": _MILLIS, "java.sql.Timestamp": _MILLIS,
     "java.sql.Time": "string",
 }  # fmt: skip
-"""What Jackson writes for classes of which the schema has no fields."""
+"""What Jackson writes for classes that are values, without fields in the schema."""
 
 
 def with_dates(avro: Any) -> Any:

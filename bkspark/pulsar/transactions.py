@@ -27,6 +27,7 @@ class Transactions:
         """The first entry of each open transaction."""
 
     def take(self, entries: Entries) -> None:
+        """Take the next entries, which follow those taken before."""
         rows = np.flatnonzero(entries.has_transaction)
         if not len(rows):
             return

@@ -160,6 +160,7 @@ def _typed(kind: str, found: np.ndarray, is_null: np.ndarray) -> pa.Array:
 
 
 def layout_of(kind: pa.DataType) -> np.dtype:
+    """Return the numpy type of an Arrow type of fixed width."""
     return np.dtype(kind.to_pandas_dtype())
 
 

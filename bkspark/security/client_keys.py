@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bkspark.client_files import OFF, flag, options_of, read_keys
 from bkspark.errors import ConfigurationError
 from bkspark.security.sasl import (
     CLIENT_SECTION,
@@ -17,7 +18,6 @@ from bkspark.security.sasl import (
     SYSTEM_SECTION,
     SaslClientOptions,
 )
-from bkspark.tls.client_keys import flag, read_keys
 
 PROVIDER = "clientAuthProviderFactoryClass"
 PROVIDER_CLASS = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
@@ -26,14 +26,13 @@ ROLE = "clientRole"
 ROLES = ("standard", "system")
 _CLIENT, _SYSTEM = "saslJaasClientSectionName", "saslJaasAuditorSectionName"
 ALLOW_DISABLED = "allowAuthDisabled"
-_OFF = ("", "null")
 
 
 def provider(text: str) -> bool:
     """Return whether a value of `clientAuthProviderFactoryClass` turns SASL on. Raises ValueError."""
-    if text.lower() not in _OFF and text != PROVIDER_CLASS:
+    if text.lower() not in OFF and text != PROVIDER_CLASS:
         raise ValueError(f"it must be {PROVIDER_CLASS}, or empty for no authentication")
-    return text.lower() not in _OFF
+    return text.lower() not in OFF
 
 
 def _role(text: str) -> str:
@@ -87,14 +86,4 @@ def read_client_sasl(path: str) -> SaslClientOptions | None:
         ConfigurationError: the file cannot be read or understood, or as `client_sasl`.
     """
     given = read_keys(path, FIELDS)
-    parsed = {}
-    for key in FIELDS:
-        if key in given:
-            try:
-                parsed[key] = parse(key, given[key])
-            except ValueError as error:
-                raise ConfigurationError(f"{path}: {key}={given[key]:.200}: {error}") from None
-    try:
-        return client_sasl(parsed)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+    return options_of({key: given[key] for key in FIELDS if key in given}, parse, client_sasl, where=f"{path}: ")

@@ -21,8 +21,8 @@ from bkspark.metadata.zookeeper_options import ZooKeeperOptions, read_zookeeper_
 from bkspark.net.pool import NetOptions
 from bkspark.secret_files import password_from
 from bkspark.security.client_keys import read_client_sasl
+from bkspark.spark.bench_sources import NullArrowSink, ReadyArrowSource
 from bkspark.spark.job import main_of, say, session
-from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
 from bkspark.tls.client_keys import FILE_VARIABLE, read_client_file
 
 WARM_UP_ROWS = 20_000

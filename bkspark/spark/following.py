@@ -245,10 +245,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
             return dict(begins)
         entries = _shares([each.entries for each in amounts], entries_max, self._turn)
         # Entries may have no bytes, and need a share nevertheless.
-        octets = _shares([max(each.octets, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
+        byte_counts = _shares([max(each.byte_count, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
         self._turn += 1
         return {
-            name: await log.advance(begins[name], most[name], entries[index], octets[index])
+            name: await log.advance(begins[name], most[name], entries[index], byte_counts[index])
             for index, (name, log) in enumerate(logs.items())
         }
 
@@ -269,7 +269,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         self._reported = {
             **self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()}),
             ENTRIES_BEHIND: sum(each.entries for each in behind),
-            BYTES_BEHIND: sum(each.octets for each in behind),
+            BYTES_BEHIND: sum(each.byte_count for each in behind),
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -6,7 +6,7 @@ as arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.pulsar.message_columns import message_id
 from bkspark.spark.formats.decoding import check_nulls
+from bkspark.spark.topic_columns import RequestedColumns
 
 Placed = tuple[pa.RecordBatch, np.ndarray]
 """Rows, and for each the index of its entry in the batch that is decoded, ascending."""
@@ -24,25 +25,14 @@ class MalformedRows:
     """Makes a row for each malformed entry: what is known of it, and nulls.
 
     Args:
-        describing: by index of a column, the lower-case name of what it says of a message.
-        corrupt: index of the column for what is malformed; -1 if there is none.
         named, topic, partition: what the entries are of: for errors, and for columns.
         rows_at_once: limit of rows that are made together.
     """
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        describing: Mapping[int, str],
-        corrupt: int,
-        named: str,
-        topic: str,
-        partition: int,
-        rows_at_once: int,
-    ) -> None:
-        self._schema = schema
-        self._describing = describing
-        self._corrupt = corrupt
+    def __init__(self, columns: RequestedColumns, named: str, topic: str, partition: int, rows_at_once: int) -> None:
+        self._schema = columns.schema
+        self._describing = columns.describing
+        self._corrupt = columns.corrupt
         self._named = named
         self._topic = topic
         self._partition = partition

@@ -74,30 +74,35 @@ def shown(value: object) -> str:
 
 
 def text(value: str) -> str:
+    """Return a text that is not empty."""
     if not value:
         raise ValueError("is empty")
     return value
 
 
 def log_name(value: str) -> str:
+    """Return the name of a log, checked: LOG_NAME_RULE."""
     if not is_log_name(text(value)):
         raise ValueError(f"is not a valid log name: {LOG_NAME_RULE}")
     return value
 
 
 def consumer(value: str) -> str:
+    """Return the name of a registered reader, checked: LOG_NAME_RULE."""
     if not is_log_name(text(value)):
         raise ValueError(f"is not a valid reader name: {LOG_NAME_RULE}")
     return value
 
 
 def publisher(value: str) -> str:
+    """Return the name of an application, checked: PUBLISHER_RULE."""
     if not is_publisher(text(value)):
         raise ValueError(f"is not a valid name: {PUBLISHER_RULE}")
     return value
 
 
 def uri(value: str) -> str:
+    """Return a metadata URI in its canonical form."""
     try:
         return str(MetadataUri.parse(value))
     except ConfigurationError as error:
@@ -105,43 +110,49 @@ def uri(value: str) -> str:
 
 
 def flag(value: str) -> bool:
+    """Return the value of true or false, in any case."""
     if value.lower() not in ("true", "false"):
         raise ValueError("is neither true nor false")
     return value.lower() == "true"
 
 
 def count(value: str) -> int:
+    """Return a whole number of at least 1."""
     if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= _INT64_MAX:
         raise ValueError(f"is not a whole number of 1 to {_INT64_MAX}")
     return int(value)
 
 
 def version(value: str) -> int:
+    """Return a whole number of at least 0."""
     if not _NUMBER.fullmatch(value) or int(value) > _INT64_MAX:
         raise ValueError(f"is not a whole number of 0 to {_INT64_MAX}")
     return int(value)
 
 
 def size(value: str) -> int:
+    """Return a size in bytes of at least 1; units are k, m and g."""
     match = _SIZE.fullmatch(value.strip())
-    octets = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
-    if not 1 <= octets <= _INT64_MAX:
+    byte_count = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
+    if not 1 <= byte_count <= _INT64_MAX:
         raise ValueError("is not a size in bytes of at least 1, such as 1048576, 64k, 256m or 1g")
-    return octets
+    return byte_count
 
 
 def entry_size(value: str) -> int:
-    octets = size(value)
-    if octets > ENTRY_BYTES_MAX:
+    """Return the size of an entry that every bookie accepts."""
+    byte_count = size(value)
+    if byte_count > ENTRY_BYTES_MAX:
         raise ValueError(f"is above {ENTRY_BYTES_MAX}, the largest entry that every bookie accepts")
-    return octets
+    return byte_count
 
 
 def inline_size(value: str) -> int:
-    octets = 0 if value.strip() == "0" else size(value)
-    if octets > INLINE_BYTES_MAX:
+    """Return how many bytes of a task's entries its report may hold; 0: none."""
+    byte_count = 0 if value.strip() == "0" else size(value)
+    if byte_count > INLINE_BYTES_MAX:
         raise ValueError(f"is above {INLINE_BYTES_MAX}, the maximum that the driver holds for each task")
-    return octets
+    return byte_count
 
 
 class OneOf:
@@ -158,6 +169,7 @@ class OneOf:
 
 
 def offset(value: str) -> Offset:
+    """Return a place in a log or topic; see `Offset`. Which one it is in is not checked."""
     if value.lower() in (EARLIEST, LATEST):
         return value.lower()
     if _BEHIND.fullmatch(value.strip()) and 1 <= -int(value) <= _INT64_MAX:
@@ -187,6 +199,7 @@ def offset(value: str) -> Offset:
 
 
 def offset_in_log(value: str) -> Offset:
+    """Return a place in a log, which a message id of Pulsar is not."""
     found = offset(value)
     if isinstance(found, str) and found not in (EARLIEST, LATEST):
         raise ValueError("is a message id of Pulsar, and not earliest, latest, -N or the JSON of a position")
@@ -194,6 +207,7 @@ def offset_in_log(value: str) -> Offset:
 
 
 def pattern(value: str) -> str:
+    """Return a regular expression, checked."""
     try:
         re.compile(text(value))
     except (re.error, RecursionError, OverflowError) as error:

@@ -283,16 +283,16 @@ class ReadPlanner:
 
         Raises as `extents`.
         """
-        entries = octets = 0
+        entries = byte_count = 0
         parts, at = [], begin.ordinal
-        async for first, stop, more_entries, more_octets in snapshot.closed_runs(begin.ordinal + 1, end.ordinal):
+        async for first, stop, more_entries, more_bytes in snapshot.closed_runs(begin.ordinal + 1, end.ordinal):
             parts.append((at, first))
-            entries, octets, at = entries + more_entries, octets + more_octets, stop
+            entries, byte_count, at = entries + more_entries, byte_count + more_bytes, stop
         for first, stop in [*parts, (at, end.ordinal + 1)]:
             if first < stop:
                 some = amount([each async for each in self.extents(snapshot, first, end, stop)], begin, end)
-                entries, octets = entries + some.entries, octets + some.octets
-        return Backlog(entries, octets)
+                entries, byte_count = entries + some.entries, byte_count + some.byte_count
+        return Backlog(entries, byte_count)
 
     async def extents(
         self, snapshot: LogSnapshot, first_ordinal: int, end: Position, end_ordinal: int | None = None

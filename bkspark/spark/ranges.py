@@ -156,16 +156,16 @@ class Backlog:
     """A number of entries, and their approximate payload bytes."""
 
     entries: int
-    octets: int
+    byte_count: int
 
 
 def amount(extents: Iterable[ReadableSegment], start: Position, end: Position) -> Backlog:
     """Return the amount from `start` up to `end`."""
-    entries = octets = 0
+    entries = byte_count = 0
     for found in between(extents, start, end):
         entries += len(found)
-        octets += found.size
-    return Backlog(entries, octets)
+        byte_count += found.size
+    return Backlog(entries, byte_count)
 
 
 def fair_share(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:

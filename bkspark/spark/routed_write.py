@@ -205,13 +205,13 @@ class RoutedDestination:
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Yield batches in lists of COLLECTED_BYTES, about."""
     collected: list[pa.RecordBatch] = []
-    octets = 0
+    byte_count = 0
     for batch in batches:
         collected.append(batch)
-        octets += batch.nbytes
-        if octets >= COLLECTED_BYTES:
+        byte_count += batch.nbytes
+        if byte_count >= COLLECTED_BYTES:
             yield collected
-            collected, octets = [], 0
+            collected, byte_count = [], 0
     if collected:
         yield collected
 

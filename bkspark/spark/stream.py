@@ -84,14 +84,14 @@ class LogAtTrigger:
             return begin
         # A plan of few entries must not look at a log of many ledgers.
         found: list[ReadableSegment] = []
-        entries, octets = entries_max or 0, bytes_max or 0
+        entries, byte_count = entries_max or 0, bytes_max or 0
         async with aclosing(self._planner.extents(self._snapshot, begin.ordinal, end)) as extents:
             async for extent in extents:
                 found.append(extent)
                 held = max(0, extent.end_entry - extent.first_after(begin))
                 entries -= held
-                octets -= math.floor(held * extent.entry_bytes)
-                if (entries_max is not None and entries < 0) or (bytes_max is not None and octets < 0):
+                byte_count -= math.floor(held * extent.entry_bytes)
+                if (entries_max is not None and entries < 0) or (bytes_max is not None and byte_count < 0):
                     break
         return advance(found, begin, entries_max, bytes_max)
 

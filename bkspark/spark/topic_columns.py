@@ -16,7 +16,8 @@ __txnId and __encryption. Columns that are not in the schema are not built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +80,30 @@ FROM_ENTRIES = frozenset(
     ]
 )
 """The describing columns that can be built without decompressing payloads."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedColumns:
+    """The columns that Spark asked for, by index in `schema`.
+
+    describing: the lower-case name of what a column says of a message. corrupt: the column for malformed entries; -1 if
+    there is none. payload: the columns that come from the values of messages.
+    """
+
+    schema: pa.Schema
+    describing: Mapping[int, str]
+    corrupt: int
+    payload: Sequence[int]
+
+    @property
+    def need_values(self) -> bool:
+        """Whether a column needs the values of messages."""
+        return bool(self.payload) or self.corrupt >= 0
+
+    @property
+    def are_of_entries(self) -> bool:
+        """Whether all columns come from entries as a whole, so that no message is looked at."""
+        return not self.need_values and set(self.describing.values()) <= FROM_ENTRIES
 
 
 def payload_type(schema: Schema | None) -> pa.DataType:

@@ -206,7 +206,7 @@ async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscript
         "mark_delete_entry": mark.entry_id,
         "acknowledged_after": _bounded(taken.entries),
         "backlog_entries": _bounded(unread.entries - taken.entries),
-        "backlog_bytes": _bounded(unread.octets - taken.octets),
+        "backlog_bytes": _bounded(unread.byte_count - taken.byte_count),
         "partial_entries": len(partial),
         "partial_messages": sum(bits.bit_count() for bits in partial),
         "oldest_unacknowledged": await _published(planner, begin) if unread.entries else None,
@@ -224,13 +224,13 @@ def _position(place: EntryPosition) -> Position:
 
 def _acknowledged_after(view: TopicView, cursor: Cursor) -> Backlog:
     """Return how many of the confirmed entries after the mark-delete position are acknowledged."""
-    entries, octets = 0, 0.0
+    entries, byte_count = 0, 0.0
     for extent in view.extents:
         if extent.ledger_id >= cursor.mark_delete.ledger_id:
             count = cursor.acknowledged_in(extent.ledger_id, extent.end_entry)
             entries += count
-            octets += count * extent.entry_bytes
-    return Backlog(entries, round(octets))
+            byte_count += count * extent.entry_bytes
+    return Backlog(entries, round(byte_count))
 
 
 async def _published(planner: TopicPlanner, position: Position) -> int | None:

@@ -30,7 +30,7 @@ class Extents(Sequence[ReadableSegment]):
         self._ids = [each.ledger_id for each in self._segments]
         self._entries = [0, *itertools.accumulate(each.end_entry for each in self._segments)]
         """Item i: the entries of the first i ledgers."""
-        self._octets = [0, *itertools.accumulate(each.length for each in self._segments)]
+        self._bytes = [0, *itertools.accumulate(each.length for each in self._segments)]
         """Item i: the bytes of the first i ledgers."""
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Extents(Sequence[ReadableSegment]):
         found._segments = self._segments + more._segments
         found._ids = self._ids + more._ids
         found._entries = self._entries + [self._entries[-1] + each for each in more._entries[1:]]
-        found._octets = self._octets + [self._octets[-1] + each for each in more._octets[1:]]
+        found._bytes = self._bytes + [self._bytes[-1] + each for each in more._bytes[1:]]
         return found
 
     def of_ledger(self, ledger_id: int) -> ReadableSegment | None:
@@ -84,13 +84,14 @@ class Extents(Sequence[ReadableSegment]):
             return amount(self._segments[first:stop], start, end)
         outer = amount([self._segments[first], self._segments[stop - 1]], start, end)
         entries = self._entries[stop - 1] - self._entries[first + 1]
-        octets = self._octets[stop - 1] - self._octets[first + 1]
-        return Backlog(outer.entries + entries, outer.octets + octets)
+        byte_count = self._bytes[stop - 1] - self._bytes[first + 1]
+        return Backlog(outer.entries + entries, outer.byte_count + byte_count)
 
 
 @dataclass(frozen=True)
 class TopicList:
-    """What the list of a topic says. `closed`: the ledgers whose extent it has; `others`: those to be opened for it."""
+    """What the list of a topic says. `closed`: the ledgers whose extent is in it. `others`: ledgers that must be opened
+    to know theirs."""
 
     managed: ManagedLedger
     by_id: Mapping[int, ListedLedger]
@@ -99,6 +100,7 @@ class TopicList:
 
     @classmethod
     def of(cls, topic: TopicName, managed: ManagedLedger) -> TopicList:
+        """Sort the ledgers of a list by whether it says how many entries and bytes they have."""
         closed, others, name = [], [], str(topic)
         for listed in managed.ledgers:
             # The last ledger may have got entries since it was listed as empty.

@@ -36,6 +36,7 @@ def topic(value: str) -> str:
 
 
 def topics(value: str) -> tuple[str, ...]:
+    """Return the names of topics, given with commas between them, checked."""
     names = tuple(part.strip() for part in value.split(","))
     if not all(names):
         raise ValueError("has an empty name")
@@ -79,6 +80,7 @@ def pulsar_uri(value: str) -> str:
 
 
 def subscription(value: str) -> str:
+    """Return the name of a subscription, checked."""
     if not value.strip():
         raise ValueError("is empty: give the name of a subscription, such as my-subscription")
     if not value.isprintable():

@@ -221,19 +221,19 @@ def _together(found: Iterator[tuple[LedgerRead, EntryBatch]]) -> Iterator[tuple[
     that few pieces of memory are in use."""
     memory = ReusedMemory()
     parts: list[EntryBatch] = []
-    octets = 0
+    byte_count = 0
     last: LedgerRead | None = None
     for read, entries in found:
         follows = read is last and parts and entries.first_entry == parts[-1].end_entry
-        if last is not None and parts and not (follows and octets + entries.payload_bytes <= DECODE_BYTES):
+        if last is not None and parts and not (follows and byte_count + entries.payload_bytes <= DECODE_BYTES):
             yield last, _one_batch(parts, memory)
-            parts, octets = [], 0
+            parts, byte_count = [], 0
         parts.append(entries)
-        octets += entries.payload_bytes
+        byte_count += entries.payload_bytes
         last = read
-        if octets + entries.payload_bytes > DECODE_BYTES:  # another one of this size does not fit
+        if byte_count + entries.payload_bytes > DECODE_BYTES:  # another one of this size does not fit
             yield read, _one_batch(parts, memory)
-            parts, octets = [], 0
+            parts, byte_count = [], 0
     if last is not None and parts:
         yield last, _one_batch(parts, memory)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +34,8 @@ from bkspark.spark.malformed_rows import MalformedRows, Placed
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_columns import (
     DESCRIBING,
-    FROM_ENTRIES,
     VALUE,
+    RequestedColumns,
     check_describing,
     converted,
     describing_column,
@@ -58,6 +59,28 @@ LookBack = Callable[[str], Iterator[EntryBatch]]
 """Returns the entries of a topic before those of a task, the nearest batch first."""
 
 
+@dataclass(frozen=True, slots=True)
+class _ChosenEntries:
+    """Some entries of a batch, to make rows of.
+
+    rows: their indexes in `entries`, ascending. is_raw: for each of `entries`, whether it is returned as it is stored.
+    joined: the messages of several chunks, by the index of their last chunk.
+    """
+
+    entries: Entries
+    rows: np.ndarray
+    is_raw: np.ndarray
+    joined: Mapping[int, Joined]
+
+    def part(self, rows: np.ndarray) -> _ChosenEntries:
+        """Return those with some of these indexes. If most entries are others, these are left out: some steps take all
+        of them."""
+        if len(rows) * 4 > len(self.entries):
+            return replace(self, rows=rows)
+        joined = {place: self.joined[row] for place, row in enumerate(rows.tolist()) if row in self.joined}
+        return _ChosenEntries(self.entries.part(rows), np.arange(len(rows)), self.is_raw[rows], joined)
+
+
 class TopicRows:
     """Makes record batches of the columns that Spark asked for.
 
@@ -67,19 +90,17 @@ class TopicRows:
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         check_columns(schema)
-        self._schema = arrow_schema(schema)
-        self._options = options
-        self._mode = MalformedMode(options.malformed_mode)
-        self._describing = {
-            i: each.name.lower() for i, each in enumerate(self._schema) if each.name.lower() in DESCRIBING
-        }
-        for i in self._describing:
-            check_describing(self._schema.field(i).name, self._schema.field(i).type)
-        self._corrupt = self._schema.get_field_index(options.corrupt_record)
-        if self._corrupt >= 0 and self._schema.field(self._corrupt).type not in (pa.binary(), pa.string()):
+        arrow = arrow_schema(schema)
+        self.options = options
+        self.mode = MalformedMode(options.malformed_mode)
+        describing = {i: each.name.lower() for i, each in enumerate(arrow) if each.name.lower() in DESCRIBING}
+        for i in describing:
+            check_describing(arrow.field(i).name, arrow.field(i).type)
+        corrupt = arrow.get_field_index(options.corrupt_record)
+        if corrupt >= 0 and arrow.field(corrupt).type not in (pa.binary(), pa.string()):
             raise ConfigurationError(f"column '{options.corrupt_record}' must be a string or binary")
-        self._payload = [i for i in range(len(self._schema)) if i not in self._describing and i != self._corrupt]
-        self._is_outline = not self._payload and self._corrupt < 0 and set(self._describing.values()) <= FROM_ENTRIES
+        payload = tuple(i for i in range(len(arrow)) if i not in describing and i != corrupt)
+        self.columns = RequestedColumns(arrow, describing, corrupt, payload)
 
     def for_topic(self, topic: str, facts: TopicFacts, look_back: LookBack) -> TopicDecoder:
         return TopicDecoder(self, topic, facts, look_back)
@@ -89,10 +110,10 @@ class TopicDecoder:
     """Makes the rows of one topic or partition in one task, whose entries come in order."""
 
     def __init__(self, rows: TopicRows, topic: str, facts: TopicFacts, look_back: LookBack) -> None:
-        self._rows = rows
-        self._schema = rows._schema
-        self._options = rows._options
-        self._mode = rows._mode
+        self._columns = rows.columns
+        self._schema = rows.columns.schema
+        self._options = rows.options
+        self._mode = rows.mode
         self._topic = topic
         self._named = f"topic {topic}" if topic else "a ledger of no topic"
         """What the messages are of, for errors."""
@@ -102,23 +123,21 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
-        self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in rows._payload]))
+        self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in self._columns.payload]))
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
-        self._is_decoded = rows._options.value_format == AUTO and self._newest.kind != BYTES
-        wants_payload = bool(rows._payload) or rows._corrupt >= 0
-        self._needs_keys = self._is_decoded and wants_payload and self._newest.kind == "KEY_VALUE"
-        self._rows_at_once = rows_at_once(self._decoded_types(wants_payload=wants_payload))
+        self._is_decoded = rows.options.value_format == AUTO and self._newest.kind != BYTES
+        self._needs_keys = self._is_decoded and self._columns.need_values and self._newest.kind == "KEY_VALUE"
+        self._rows_at_once = rows_at_once(self._decoded_types())
         """How many rows are made together: a message of a few bytes has all fields of the topic's schema."""
         self._decoders: dict[int, ValueDecoder] = {}
         """The decoders of the versions of the topic's schema that occurred so far, by version."""
         self._key_value_decoders: dict[int, KeyValueDecoder] = {}
         """The same of a KEY_VALUE schema."""
-        self._malformed_rows = MalformedRows(
-            self._schema, rows._describing, rows._corrupt, self._named, topic, facts.partition, self._rows_at_once
-        )
+        self._malformed_rows = MalformedRows(self._columns, self._named, topic, facts.partition, self._rows_at_once)
 
-    def _decoded_types(self, *, wants_payload: bool) -> list[pa.DataType]:
-        return [*self._schema.types, *([self._struct_type()] if self._is_decoded and wants_payload else [])]
+    def _decoded_types(self) -> list[pa.DataType]:
+        is_needed = self._is_decoded and self._columns.need_values
+        return [*self._schema.types, *([self._struct_type()] if is_needed else [])]
 
     # ---- entries ----
 
@@ -149,18 +168,13 @@ class TopicDecoder:
 
     def _of_entries(self, batch: EntryBatch, entries: Entries) -> Iterator[Placed]:
         """Yield the rows of entries of a batch: of all, or with DROPMALFORMED of some."""
-        rows, raw = self._deliverable(entries)
-        joined: dict[int, Joined] = {}
-        is_chunk = (entries.is_chunk & ~raw)[rows]
-        if is_chunk.any():
-            yield from self._with_chunks(batch, entries, rows, raw)
-            return
-        yield from self._pieces(batch, entries, rows, raw, joined)
+        chosen = self._deliverable(entries)
+        has_chunks = (entries.is_chunk & ~chosen.is_raw)[chosen.rows].any()
+        yield from self._with_chunks(batch, chosen) if has_chunks else self._pieces(batch, chosen)
 
-    def _pieces(
-        self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
-    ) -> Iterator[Placed]:
+    def _pieces(self, batch: EntryBatch, chosen: _ChosenEntries) -> Iterator[Placed]:
         """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX at a time."""
+        entries, rows = chosen.entries, chosen.rows
         if not len(rows):
             return
         sizes = np.minimum(entries.uncompressed_sizes[rows], 1 << 32)
@@ -169,65 +183,53 @@ class TopicDecoder:
         piece = (np.cumsum(sizes) - sizes) // CONTENT_BYTES_MAX
         bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
         for first, end in itertools.pairwise(bounds):
-            yield from self._rows_of(batch, entries, rows[first:end], raw, joined)
+            yield from self._rows_of(batch, replace(chosen, rows=rows[first:end]))
 
-    def _rows_of(
-        self,
-        batch: EntryBatch,
-        entries: Entries,
-        rows: np.ndarray,
-        raw: np.ndarray,
-        joined: Mapping[int, Joined],
-        checks: int = CHECKS,
-    ) -> Iterator[Placed]:
+    def _rows_of(self, batch: EntryBatch, chosen: _ChosenEntries, checks: int = CHECKS) -> Iterator[Placed]:
         """Yield the rows of some entries. `checks`: how often those that are found wrong are left out together."""
+        entries, rows, is_raw = chosen.entries, chosen.rows, chosen.is_raw
         if not len(rows):
             return
+        is_compacted = batch.ledger_id in self._facts.compacted_ledgers
         try:
-            if self._rows._is_outline and batch.ledger_id not in self._facts.compacted_ledgers and not raw.any():
-                messages = outlines_of(entries, rows, joined)
+            if self._columns.are_of_entries and not is_compacted and not is_raw.any():
+                messages = outlines_of(entries, rows, chosen.joined)
             else:
-                messages = messages_of(entries, rows, joined, is_raw=raw)
+                messages = messages_of(entries, rows, chosen.joined, is_raw=is_raw)
             messages = self._in_bounds(messages)
             described = {
                 i: describing_column(name, messages, self._topic, self._facts.partition)
-                for i, name in self._rows._describing.items()
+                for i, name in self._columns.describing.items()
             }
             keys = columns.keys(messages) if self._needs_keys else None
         except MALFORMED as error:
-            yield from self._rows_without(batch, entries, rows, raw, joined, error, checks)
+            yield from self._rows_without(batch, chosen, error, checks)
             return
         for first in range(0, len(messages), self._rows_at_once):
             part = slice(first, first + self._rows_at_once)
             some = {i: column[part] for i, column in described.items()}
-            yield self._record_batch(messages.part(part), some, raw, None if keys is None else keys[part])
+            yield self._record_batch(messages.part(part), some, is_raw, None if keys is None else keys[part])
 
     def _rows_without(
-        self,
-        batch: EntryBatch,
-        entries: Entries,
-        rows: np.ndarray,
-        raw: np.ndarray,
-        joined: Mapping[int, Joined],
-        error: Exception,
-        checks: int,
+        self, batch: EntryBatch, chosen: _ChosenEntries, error: Exception, checks: int
     ) -> Iterator[Placed]:
-        """Yield the rows of some entries of which an error says that not all are right."""
+        """Yield the rows of some entries, after an error said that not all of them are right."""
+        rows = chosen.rows
         if len(rows) == 1:
-            yield from self._of_malformed(batch, entries.rows[rows], str(error))
+            yield from self._of_malformed(batch, chosen.entries.rows[rows], str(error))
         elif isinstance(error, MalformedEntry) and checks and self._mode is not MalformedMode.FAILFAST:
             is_wrong = np.isin(rows, error.rows)
-            others = self._rows_of(batch, *_part(entries, rows[~is_wrong], raw, joined), checks - 1)
+            others = self._rows_of(batch, chosen.part(rows[~is_wrong]), checks - 1)
             if self._mode is MalformedMode.PERMISSIVE:
-                others = self._malformed_rows.among(others, batch, entries.rows[rows[is_wrong]])
+                others = self._malformed_rows.among(others, batch, chosen.entries.rows[rows[is_wrong]])
             yield from others
         else:
             middle = len(rows) // 2
             for half in (rows[:middle], rows[middle:]):
-                yield from self._rows_of(batch, *_part(entries, half, raw, joined))
+                yield from self._rows_of(batch, chosen.part(half))
 
-    def _deliverable(self, entries: Entries) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indexes of entries that may give rows, and for all entries whether they are returned as stored."""
+    def _deliverable(self, entries: Entries) -> _ChosenEntries:
+        """Return the entries that may give rows."""
         wanted = ~entries.is_marker
         raw = np.zeros(len(entries), bool)
         is_encrypted = entries.is_encrypted & wanted
@@ -246,15 +248,15 @@ class TopicDecoder:
                     )
                 gone = [txn in aborted for txn in transaction_ids(entries, has)]
                 wanted[has[gone]] = False
-        return np.flatnonzero(wanted), raw
+        return _ChosenEntries(entries, np.flatnonzero(wanted), raw, {})
 
     def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
         """Return which of the encrypted entries are returned as they are stored."""
         if self._options.encrypted == "raw":
-            if self._is_decoded and self._rows._payload:
+            if self._is_decoded and self._columns.payload:
                 raise ConfigurationError(
-                    f"{self._named} has encrypted messages, of which encrypted=raw gives the stored bytes, and "
-                    f"its schema is {self._newest.kind}: set valueFormat=raw, too"
+                    f"{self._named} has encrypted messages. encrypted=raw returns their stored bytes, which "
+                    f"cannot be decoded with its schema ({self._newest.kind}): set valueFormat=raw, too"
                 )
             return is_encrypted
         if self._options.encrypted == "skip":
@@ -269,12 +271,17 @@ class TopicDecoder:
 
     # ---- chunks ----
 
-    def _with_chunks(self, batch: EntryBatch, entries: Entries, rows: np.ndarray, raw: np.ndarray) -> Iterator[Placed]:
-        """Yield the rows of entries of which some are chunks: the last chunk is where the message is."""
-        is_chunk = entries.is_chunk & ~raw
+    def _with_chunks(self, batch: EntryBatch, chosen: _ChosenEntries) -> Iterator[Placed]:
+        """Yield the rows of entries when some are chunks: the row of a message is at its last chunk."""
+        entries = chosen.entries
+        is_chunk = entries.is_chunk & ~chosen.is_raw
         waiting: list[int] = []
         joined: dict[int, Joined] = {}
-        for row in rows.tolist():
+
+        def pieces() -> Iterator[Placed]:
+            return self._pieces(batch, replace(chosen, rows=np.array(waiting, np.int64), joined=joined))
+
+        for row in chosen.rows.tolist():
             if is_chunk[row]:
                 try:
                     uuid = self._chunks.take(entries, row)
@@ -282,7 +289,7 @@ class TopicDecoder:
                         continue
                     whole = self._whole(uuid)
                 except ValueError as error:
-                    yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
+                    yield from pieces()
                     waiting, joined = [], {}
                     yield from self._of_malformed(batch, entries.rows[row : row + 1], str(error))
                     continue
@@ -290,7 +297,7 @@ class TopicDecoder:
                     continue
                 joined[row] = whole
             waiting.append(row)
-        yield from self._pieces(batch, entries, np.array(waiting, np.int64), raw, joined)
+        yield from pieces()
 
     def _whole(self, uuid: str) -> Joined | None:
         """Return a message whose last chunk is here, looking for the others before the task's first entry."""
@@ -333,16 +340,16 @@ class TopicDecoder:
     ) -> Placed:
         found: dict[int, pa.Array] = dict(described)
         kept = np.ones(len(messages), bool)
-        if self._rows._payload or self._rows._corrupt >= 0:
+        if self._columns.need_values:
             payload, corrupt = self._payload_columns(messages, raw, keys)
             if self._mode is MalformedMode.DROPMALFORMED:
                 kept = ~corrupt
             found |= payload
-            if self._rows._corrupt >= 0:
+            if self._columns.corrupt >= 0:
                 held = columns.values(messages)
                 blank = pa.array(np.where(corrupt & (self._mode is MalformedMode.PERMISSIVE), False, True))
                 held = pc.if_else(blank, pa.scalar(None, pa.binary()), held)
-                found[self._rows._corrupt] = self._malformed_rows.corrupt_column(held)
+                found[self._columns.corrupt] = self._malformed_rows.corrupt_column(held)
         if not len(self._schema):
             return pa.record_batch({"rows": pa.nulls(len(messages))}).select([]), messages.entries.rows[messages.entry]
         made = pa.RecordBatch.from_arrays(
@@ -408,7 +415,7 @@ class TopicDecoder:
         # Names may differ in case alone: the exact one takes precedence.
         places = {name.lower(): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
         found = {}
-        for i in self._rows._payload:
+        for i in self._columns.payload:
             field = self._schema.field(i)
             place = places.get(field.name, places.get(field.name.lower()))
             if place is None:
@@ -549,16 +556,6 @@ class TopicDecoder:
         except MalformedEntry as error:
             return str(error)
         raise AssertionError("it is not malformed")
-
-
-def _part(
-    entries: Entries, rows: np.ndarray, raw: np.ndarray, joined: Mapping[int, Joined]
-) -> tuple[Entries, np.ndarray, np.ndarray, Mapping[int, Joined]]:
-    """Return the same entries without most of the others, if these are many: some steps take all entries."""
-    if len(rows) * 4 > len(entries):
-        return entries, rows, raw, joined
-    whole = {place: joined[row] for place, row in enumerate(rows.tolist()) if row in joined} if joined else joined
-    return entries.part(rows), np.arange(len(rows)), raw[rows], whole
 
 
 def _place_of(messages: Messages, place: int) -> str:

@@ -417,11 +417,11 @@ class TopicPlanner:
                 # Brokers delete it as soon as another one replaces it: read the topic again.
                 if not left and self.options.fail_on_data_loss:
                     raise DataLoss(
-                        f"ledger {ledger_id}, which holds topic {topic} compacted, does not exist any more: compact "
+                        f"the compacted ledger {ledger_id} of topic {topic} does not exist any more: compact "
                         "the topic again, read it without readCompacted, or allow the loss (failOnDataLoss=false)",
                         ledger_id=error.ledger_id,
                     ) from None
-        _log.warning("the ledger that held topic %s compacted is gone: its own ledgers are read", topic)
+        _log.warning("the compacted ledger of topic %s is gone: the topic's own ledgers are read", topic)
         return None
 
     async def _earlier(self, planner: ReadPlanner, view: TopicView, first: LedgerRead | EntryRange) -> ReadPartition:

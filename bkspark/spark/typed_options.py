@@ -17,8 +17,9 @@ from operator import index
 from typing import Any, Literal, SupportsIndex, TypedDict, Unpack, cast
 
 from bkspark.errors import ConfigurationError
+from bkspark.spark.option_table import CLIENT_PREFIX
 from bkspark.spark.option_values import shown
-from bkspark.spark.options import CLIENT_PREFIX, SourceOptions
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.write_options import LEDGER_METADATA
 from bkspark.spark.zookeeper_options import ZOOKEEPER
 

@@ -7,13 +7,11 @@ bookie and its clients.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bkspark import properties
+from bkspark.client_files import OFF, flag, options_of, read_keys
 from bkspark.errors import ConfigurationError
 from bkspark.options import DAY_S, YEARS_S
 from bkspark.tls.names import check_cipher_suites, check_protocols, served_protocols, served_suites
@@ -22,21 +20,8 @@ from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
 FACTORY = "tlsProviderFactoryClass"
 FILE_VARIABLE = "BKSPARK_CLIENT_CONFIG"
 """The environment variable with the name of a file of these keys."""
-_OFF = ("", "null")
 _NUMBER = re.compile("-?[0-9]{1,9}")
 _STORES = ("KeyStoreType", "KeyStore", "KeyStorePasswordPath", "TrustStoreType", "TrustStore", "TrustStorePasswordPath")
-
-
-_NEARLY = 0.9
-"""Similarity to a known key, as difflib measures it, from which on a key is regarded as misspelt. Keys of other
-programs, also those of bookies, are less similar."""
-
-
-def flag(text: str) -> bool:
-    """Return the value of true or false. Raises ValueError."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
-    return text.lower() == "true"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -93,9 +78,9 @@ FIELDS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
 def parse(key: str, text: str) -> Any:
     """Return the value of a key of `FIELDS` or of `tlsProviderFactoryClass`. Raises ValueError."""
     if key == FACTORY:
-        if text.lower() not in _OFF and text != FACTORY_CLASS:
+        if text.lower() not in OFF and text != FACTORY_CLASS:
             raise ValueError(f"it must be {FACTORY_CLASS}, or empty for no TLS")
-        return text.lower() not in _OFF
+        return text.lower() not in OFF
     return FIELDS[key][1](text)
 
 
@@ -123,30 +108,6 @@ def client_tls(parsed: Mapping[str, Any], *, shown: str = "{}") -> TlsOptions | 
     return TlsOptions(**{FIELDS[key][0]: parsed[key] for key in others})
 
 
-def read_keys(path: str, known: Iterable[str]) -> dict[str, str]:
-    """Return the keys that a client's configuration file sets, with their texts.
-
-    Args:
-        known: the keys that the caller uses.
-
-    Raises:
-        ConfigurationError: the file cannot be read or understood, or a key is a misspelt one of these, which would have
-            no effect.
-    """
-    try:
-        pairs = properties.pairs(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"the client's configuration {path} cannot be read: {why}") from None
-    given = {key: text for key, text in reversed(pairs) if text.lower() not in _OFF}
-    by_lower = {key.lower(): key for key in known}
-    for key in given:
-        near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_NEARLY)
-        if near and key != by_lower[near[0]]:
-            raise ConfigurationError(f"{path}: the key {key!r:.80} does not exist; did you mean {by_lower[near[0]]}?")
-    return given
-
-
 def read_client_file(path: str) -> TlsOptions | None:
     """Return the options that a file of Apache's keys sets for a client; keys that do not concern TLS are ignored.
 
@@ -154,16 +115,13 @@ def read_client_file(path: str) -> TlsOptions | None:
         ConfigurationError: the file cannot be read or understood, or as `client_tls`.
     """
     given = read_keys(path, (FACTORY, *FIELDS, *(f"client{store}" for store in _STORES)))
-    parsed = {}
+    key_of = {}
     for key in (FACTORY, *FIELDS):
         own = f"client{key.removeprefix('tls')}"
-        name = own if key.removeprefix("tls") in _STORES and own in given else key
-        if name in given:
-            try:
-                parsed[key] = parse(key, given[name])
-            except ValueError as error:
-                raise ConfigurationError(f"{path}: {name}={given[name]:.200}: {error}") from None
-    try:
-        return client_tls(parsed)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        key_of[own if key.removeprefix("tls") in _STORES and own in given else key] = key
+    return options_of(
+        {name: given[name] for name in key_of if name in given},
+        lambda name, text: parse(key_of[name], text),
+        lambda parsed: client_tls({key_of[name]: value for name, value in parsed.items()}),
+        where=f"{path}: ",
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
@@ -11,6 +10,7 @@ from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import EntryDigest, SealedEntries
 from bkspark.wire.encrypted_entries import TAG_BYTES, EntrySealer
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.v3_context import CONTEXT_BYTES_MAX
 
 _V3_HEAD_BYTES_MAX = 100 + CONTEXT_BYTES_MAX
@@ -34,21 +34,6 @@ class WireProtocol(enum.Enum):
             return cls(name.lower())
         except (ValueError, AttributeError):
             raise ConfigurationError(f"wire protocol {name!r} is not one of v2, v3") from None
-
-
-@dataclass(frozen=True, slots=True)
-class AddFlags:
-    """How bookies must handle adds.
-
-    `is_recovery`: accept them also on a fenced ledger. `is_urgent`: accept them also on a read-only bookie, while it
-    has room. `is_deferred`: acknowledge them before they are durable; V3 only. `bypasses_journal`: in addition,
-    bkspark's bookies store them only once, in the entry log; others journal them like any deferred add.
-    """
-
-    is_recovery: bool = False
-    is_urgent: bool = False
-    is_deferred: bool = False
-    bypasses_journal: bool = False
 
 
 class AddSealer:
@@ -106,15 +91,5 @@ class AddSealer:
         return sealed if self._head else self._v3_frames(sealed, ledger_id, context)
 
     def _v3_frames(self, sealed: SealedEntries, ledger_id: int, context: bytes) -> SealedEntries:
-        flags = self._flags
-        return v3.encode_adds(
-            sealed,
-            ledger_id,
-            self._txn_ids.reserve(len(sealed)),
-            self._master_key,
-            is_recovery=flags.is_recovery,
-            write_flags=v3.DEFERRED_SYNC if flags.is_deferred else 0,
-            bypasses_journal=flags.bypasses_journal,
-            priority=v3.HIGH_PRIORITY if flags.is_urgent else 0,
-            context=context,
-        )
+        first_txn_id = self._txn_ids.reserve(len(sealed))
+        return v3.encode_adds(sealed, ledger_id, first_txn_id, self._master_key, self._flags, context)

@@ -24,9 +24,10 @@ follow p[i].
   entry finds is found.
 * If several are wrong, the check is equivalent to one CRC over all: a flipped bit of a payload, header or digest counts
   as one bit of a message of the run's bytes, each at its own offset (payloads where they are, headers before them,
-  digests in the four bytes after their payload). So below `RUN_BYTES_MAX` every pattern of up to three flipped bits is
-  noticed by CRC-32C (two by CRC-32, whose reach ends there for long messages), any burst within 32 bits of a payload,
-  and of other damage all except 2**-32: the odds that one damaged entry keeps its digest.
+  digests in the four bytes after their payload). So below `RUN_BYTES_MAX` it notices every pattern of up to three
+  flipped bits with CRC-32C (up to two with CRC-32, whose reach ends there for long messages), and any burst within 32
+  bits of a payload. It misses other damage with a probability of 2**-32, the odds that one damaged entry keeps its
+  digest.
 
 A run that is not right is checked entry by entry, to find the wrong one.
 """

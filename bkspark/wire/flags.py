@@ -5,6 +5,8 @@ The numbers are V2's. V3 has fields for the same (`ReadRequest.flag`, `AddReques
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 DO_FENCING = 0x0001
 """Flag of a read: fences the ledger, so that ordinary adds are refused from then on."""
 RECOVERY_ADD = 0x0002
@@ -14,3 +16,18 @@ HIGH_PRIORITY = 0x0004
 
 LAST_ENTRY = -1
 """A read of this entry id returns the highest entry that the bookie holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddFlags:
+    """How bookies must handle adds.
+
+    `is_recovery`: accept them also on a fenced ledger. `is_urgent`: accept them also on a read-only bookie, while it
+    has room. `is_deferred`: acknowledge them before they are durable; V3 only. `bypasses_journal`: in addition,
+    bkspark's bookies store them only once, in the entry log; others journal them like any deferred add.
+    """
+
+    is_recovery: bool = False
+    is_urgent: bool = False
+    is_deferred: bool = False
+    bypasses_journal: bool = False

@@ -30,6 +30,7 @@ from google.protobuf.message import DecodeError
 from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.digest import SealedEntries
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.layout import MASTER_KEY_BYTES
 from bkspark.wire.status import Status
@@ -49,7 +50,7 @@ from bkspark.wire.v3_fields import (
 
 FIRST_BYTE = 0x0A
 """A V3 body begins with the tag of its header field; a V2 body begins with its version, 0 to 2."""
-HIGH_PRIORITY = 100
+URGENT_PRIORITY = 100
 """Priority that Apache's client sends for requests that a read-only bookie may accept; any value above 0 counts."""
 DEFERRED_SYNC = 1
 """Write flag: acknowledge an add before its fsync."""
@@ -293,11 +294,7 @@ def encode_adds(
     ledger_id: int,
     first_txn_id: int,
     master_key: bytes,
-    *,
-    is_recovery: bool = False,
-    write_flags: int = 0,
-    bypasses_journal: bool = False,
-    priority: int = 0,
+    flags: AddFlags = AddFlags(),
     context: bytes = b"",
 ) -> SealedEntries:
     """Return one request frame per sealed entry (`EntryDigest.seal` without head), with ascending txnIds.
@@ -308,9 +305,9 @@ def encode_adds(
     txn_ids = np.arange(first_txn_id, first_txn_id + count)
     entry_ids = np.arange(entries.first_entry, entries.first_entry + count)
     sizes = np.diff(entries.offsets) - LENGTH_BYTES
-    tail = (b"\x28" + varint(write_flags) if write_flags else b"") + (_RECOVERY if is_recovery else b"")
-    tail += _BYPASS_JOURNAL if bypasses_journal else b""
-    urgency = b"\x20" + varint(priority) if priority else b""
+    tail = (b"\x28" + varint(DEFERRED_SYNC) if flags.is_deferred else b"") + (_RECOVERY if flags.is_recovery else b"")
+    tail += _BYPASS_JOURNAL if flags.bypasses_journal else b""
+    urgency = b"\x20" + varint(URGENT_PRIORITY) if flags.is_urgent else b""
     ledger = varint(ledger_id)
     before_size = bytes((0x1A, MASTER_KEY_BYTES)) + master_key + b"\x22"
     add_bytes = 2 + len(ledger) + widths(entry_ids) + len(before_size) + widths(sizes) + sizes + len(tail)

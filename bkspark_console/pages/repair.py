@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.underreplication import DELAY_S_MAX, UnderreplicationStore
 from bkspark.security.roles import Role
+from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.access import actions_of, needs, view_of, who_of
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.cluster_view import API, ClusterView
@@ -206,7 +206,7 @@ class ReportedRepairs:
 
 async def _reports(view: ClusterView) -> ReportedRepairs:
     """Return the reports, from the first bookie that has them."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     for origin in (await view.our_origins()).values():
         try:
             found = await view.http.get(origin, f"{API}/repairs")

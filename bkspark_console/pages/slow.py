@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +69,8 @@ def paces(history: History) -> list[Pace]:
     return sorted(found, key=lambda pace: (pace.verdict != "slow", -pace.worst, pace.bookie))
 
 
-def _median(values: object) -> float:
-    known = np.array([value for value in values if not math.isnan(value)])  # type: ignore[attr-defined]
+def _median(values: Iterable[float]) -> float:
+    known = np.array([value for value in values if not math.isnan(value)])
     return float(np.median(known)) if len(known) else math.nan
 
 

@@ -16,6 +16,7 @@ from bkspark.errors import BookKeeperError
 from bkspark.log_limit import no_digits
 from bkspark.metadata.bookie_plans import BookiePlan
 from bkspark.one_line import one_line
+from bkspark.wall_clock import wall_clock_ms
 from bookie_service.admin.command_audit import commanded, operator
 from bookie_service.admin.command_output import print_progress, print_result
 from bookie_service.replication import drain_plans
@@ -167,7 +168,7 @@ def status_line(plan: BookiePlan) -> str:
     progress = progress_of(plan)
     line = _line(progress) if plan.progress else "no process has reported yet"
     at_ms = plan.progress.get("at_ms")
-    if isinstance(at_ms, int) and progress.ledgers_left and (silent_s := time.time() - at_ms / 1000) > SILENT_S:
+    if isinstance(at_ms, int) and progress.ledgers_left and (silent_s := (wall_clock_ms() - at_ms) / 1000) > SILENT_S:
         line += f"; no process has reported for {silent_s:.0f} s: --resume continues it"
     lines = [f"{plan.bookie}: drain by {plan.who} since {_at(plan.since_ms)}: {line}"]
     if progress.waiting:

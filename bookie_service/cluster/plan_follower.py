@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 
 from bkspark.errors import MetadataError, MetadataFormat
-from bkspark.log_limit import RepeatedFailure, place_of
+from bkspark.failure_log import RepeatedFailure
+from bkspark.log_limit import place_of
 from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
 from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms

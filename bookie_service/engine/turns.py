@@ -10,11 +10,11 @@ wait in the queue, too (`must_queue`): otherwise each of them would have a turn 
 A run of requests that is served as arrays counts as one request, because it costs little more.
 
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
-steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. While a
-client is served as its requests come, accepting one connection and closing one that makes room for others are such
-steps, too, so none of them makes a turn long. If there are so many new connections that some are closed to make room,
-there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for
-a processor. So thousands of new connections do not delay a known client.
+steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. Accepting a
+connection, and closing one to make room for others, are also steps of this queue while a client is served as its
+requests come. So none of them makes a turn long. If connections are closed to make room for new ones, there is also a
+pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for a processor. So
+thousands of new connections do not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -40,8 +40,8 @@ class TurnLimits:
         (`Turns.note`) for `shared_seconds`.
     queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
     crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
-    newcomers_share: the part of the time that steps for peers that are not known yet may take while a client is served
-        as its requests come and connections are closed to make room, or were in the last `shared_seconds`.
+    newcomers_share: the part of the time that steps for unknown peers may take. It applies while a client is served as
+        its requests come, and if a connection was closed to make room in the last `shared_seconds`.
     """
 
     requests: int = bounded(64, 1, COUNT_MAX)

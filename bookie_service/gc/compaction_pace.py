@@ -45,10 +45,11 @@ class CompactionPace:
 
     def __call__(self, entries: int, size: int) -> None:
         """Wait as the limit requires. Raises CollectionStopped if the collector must stop."""
-        if self._stopping.wait(self._pause_s(entries, size)):
+        if self._stopping.wait(self.pause_s(entries, size)):
             raise CollectionStopped
 
-    def _pause_s(self, entries: int, size: int) -> float:
+    def pause_s(self, entries: int, size: int) -> float:
+        """Count copied entries and bytes; return how long the copier must wait, in seconds."""
         with self._lock:
             limit, now = self._limit(), self._clock_s()
             if limit != self._paced_by:

@@ -30,7 +30,6 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
-from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.compaction import Intent
 from bookie_service.gc import gc_policy
 from bookie_service.gc.collection_options import CollectionOptions
@@ -38,6 +37,7 @@ from bookie_service.gc.collection_status import CollectionStatus, PassReport
 from bookie_service.gc.compaction_pace import CollectionStopped, CompactionPace, PaceLimit
 from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
 from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
+from bookie_service.gc.query_pace import QueryPace
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import is_disk_failure, is_out_of_space, may_be_repeated
@@ -266,7 +266,7 @@ class GarbageCollector:
             self._store.watch.end()
         if is_flushed:
             await self._apart(self._store.seal_logs)
-        await self._collect_logs(self._level(is_forced, major, minor), report)
+        await self._collect_logs(self.compaction_due(is_forced=is_forced, may_major=major, may_minor=minor), report)
         return report
 
     def _note(self, report: PassReport) -> None:
@@ -279,11 +279,11 @@ class GarbageCollector:
     # ---- ledgers ----
 
     async def _drop_deleted(self, report: PassReport, is_forced: bool) -> None:
-        await self._drop((await self._proofs.deleted(self._metadata_pace(), is_forced=is_forced)).tolist(), report)
+        await self._drop((await self._proofs.deleted(self._query_pace(), is_forced=is_forced)).tolist(), report)
 
     async def _drop_overreplicated(self, report: PassReport) -> None:
         self._overreplicated_at = self._clock_s()
-        pace = self._metadata_pace()
+        pace = self._query_pace()
         own = await self._apart(self._store.index.ledger_ids)
         # One by one, because a list of a million ids would block the event loop.
         for ledger_id in map(int, own):
@@ -332,7 +332,7 @@ class GarbageCollector:
 
     # ---- logs ----
 
-    def _level(self, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
+    def compaction_due(self, *, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
         """Return the compaction of this pass, and record its time."""
         options, now, room = self._options, self._clock_s(), self._callbacks.room()
         status, when_full = self.status, options.compact_when_full
@@ -359,9 +359,9 @@ class GarbageCollector:
             report.compacted_logs += await self._finish(unfinished, report)
         # In this order, because every ledger in a rotated log already has its index file, so no ledger is missed. A
         # ledger in limbo may have entries there and no index file.
-        settled = self._store.logs.rotated()
+        rotated = self._store.logs.rotated()
         held = await self._apart(self._held)
-        usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
+        usages = [usage for log_id in rotated if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in gc_policy.dead_logs(usages):
             await self._remove(log_id, report)
             report.removed_logs += 1
@@ -516,19 +516,8 @@ class GarbageCollector:
         rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
         return PaceLimit(rate, options.limit_by_bytes)
 
-    def _metadata_pace(self) -> Callable[[], Awaitable[None]]:
-        """Return a coroutine function that waits before each query to the metadata store as the limit requires."""
-        began = time.monotonic()
-        done = 0
-
-        async def pace() -> None:
-            nonlocal done
-            pause = pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
-            if pause > 0:
-                await asyncio.sleep(pause)
-            done += 1
-
-        return pace
+    def _query_pace(self) -> QueryPace:
+        return QueryPace(lambda: self._options.metadata_ops_per_s)
 
     async def _apart(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
         """Call a function on the collector's thread."""

@@ -13,15 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
-from bkspark.ledger.context import ClientContext
-from bkspark.log_limit import RepeatedFailure
-from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
+from bkspark.failure_log import RepeatedFailure
+from bkspark.metadata.bookie_plans import MAINTENANCE
 from bkspark.metadata.election import AuditorElection
-from bkspark.metadata.tree import Callback, Tree
-from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+from bkspark.metadata.tree import Callback
+from bkspark.metadata.underreplication import RecoveryDelay
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.metrics.histograms import Histograms
-from bookie_service.replication.containment import UnexpectedErrors
+from bookie_service.replication.cluster_parts import ClusterParts
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.listing import read_all
 from bookie_service.replication.lost_bookies import LostBookies, lost_in
@@ -36,21 +35,14 @@ RETRY_S = 5.0
 class Auditor:
     """Takes part in the election, and audits while elected: `run` for ever, or `audit` once for an operator."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        tree: Tree,
-        store: UnderreplicationStore,
-        election: AuditorElection,
-        plans: BookiePlans,
-        options: AuditOptions,
-        unexpected: UnexpectedErrors,
-    ) -> None:
-        self._context = context
-        self._tree = tree
-        self._store = store
-        self._election = election
-        self._plans = plans
+    def __init__(self, cluster: ClusterParts, who: str, options: AuditOptions) -> None:
+        """`who`: the name of this process in the election."""
+        self._context = cluster.context
+        self._tree = cluster.tree
+        self._store = cluster.store
+        self._election = AuditorElection(cluster.tree, cluster.uri, who)
+        self._plans = cluster.plans()
+        self._unexpected = cluster.unexpected
         self._options = options
         self._wake = asyncio.Event()
         self._lost = LostBookies()
@@ -70,7 +62,6 @@ class Auditor:
         """The last failure that was logged. It is not logged again until it changes."""
         self.found = Histograms()
         """How many ledgers each audit listed."""
-        self._unexpected = unexpected
 
     async def run(self) -> None:
         """Audit while elected, for ever. After a failure of the metadata store or an unexpected error it waits and

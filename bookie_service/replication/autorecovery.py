@@ -9,30 +9,20 @@ import asyncio
 from dataclasses import dataclass
 
 from bkspark.ledger import Cluster
-from bkspark.ledger.context import ClientContext
-from bkspark.metadata.bookie_plans import BookiePlans
-from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.repair_reports import RepairReports
-from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
-from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
 from bkspark.tasks import end_all
 from bookie_service.replication.auditor import Auditor
-from bookie_service.replication.containment import UnexpectedErrors
+from bookie_service.replication.cluster_parts import ClusterParts
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from bookie_service.replication.worker import ReplicationWorker
 
 
 @dataclass(frozen=True, slots=True)
-class RepairedCluster:
-    """The parts of a cluster that repair uses: connections, metadata tree, and the list of under-replicated ledgers."""
-
-    uri: MetadataUri
-    context: ClientContext
-    tree: Tree
-    store: UnderreplicationStore
-    unexpected: UnexpectedErrors
+class RepairedCluster(ClusterParts):
+    """A cluster's parts, and what repairs it: auditors and workers."""
 
     @classmethod
     async def of(cls, cluster: Cluster, unexpected: UnexpectedErrors | None = None) -> RepairedCluster:
@@ -43,16 +33,10 @@ class RepairedCluster:
         return cls(cluster.uri, await cluster.context(), tree, store, unexpected or UnexpectedErrors())
 
     def auditor(self, who: str, options: AutoRecoveryOptions) -> Auditor:
-        election = AuditorElection(self.tree, self.uri, who)
-        return Auditor(self.context, self.tree, self.store, election, self.plans(), options.audit, self.unexpected)
-
-    def plans(self) -> BookiePlans:
-        """Return what operators plan for bookies."""
-        return BookiePlans(self.tree, self.uri)
+        return Auditor(self, who, options.audit)
 
     def worker(self, who: str, options: AutoRecoveryOptions) -> ReplicationWorker:
-        reports = RepairReports(self.tree, self.uri)
-        return ReplicationWorker(self.context, self.tree, self.store, who, options.repair, self.unexpected, reports)
+        return ReplicationWorker(self, who, options.repair, RepairReports(self.tree, self.uri))
 
 
 class AutoRecovery:

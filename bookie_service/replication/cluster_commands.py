@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataFormat
@@ -189,7 +190,7 @@ class ClusterCommands:
         ledger_id, stored = await context.ledgers.create(metadata)
         try:
             options = WriterOptions()
-            core = WriterCore(ledger_id, stored.metadata, stored.version, context.random, options)
+            core = WriterCore(WriterStart(ledger_id, stored.metadata, stored.version), context.random, options)
             async with asyncio.timeout(seconds_max):
                 async with LedgerWriter(context, core, b"", options) as writer:
                     await writer.append_many([b"sanity %d" % number for number in range(SANITY_ENTRIES)])

@@ -22,11 +22,11 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.range_reader import RangeReader
-from bkspark.ledger.replica_reads import SINGLES_MAX, read_ahead
-from bkspark.ledger.stored import (
+from bkspark.ledger.replica_copies import (
     PIECES_IN_FLIGHT_MAX,
     ReplicaWriter,
 )
+from bkspark.ledger.replica_reads import SINGLES_MAX, read_ahead
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest, master_key
 from bookie_service.metrics.histograms import Histograms

@@ -39,7 +39,7 @@ from bookie_service.replication.drain_sharing import OtherProcesses, ProcessRepo
 from bookie_service.replication.listing import Listed, read_all
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.recent_rate import RecentRate
-from bookie_service.replication.repair import Ended, Outcome, RepairCore
+from bookie_service.replication.repair import Ended, Outcome, RepairBookies, RepairCore
 from bookie_service.replication.repair_run import RepairRun
 
 LEDGERS_AT_ONCE = 64
@@ -372,17 +372,14 @@ class Drain:
             left.is_named = False
             return Ended(Outcome.GONE), None
         left.is_named = names(stored.metadata, self._bookie)
+        this = frozenset({self._bookie})
         core = RepairCore(
             ledger_id,
             stored.metadata,
             stored.version,
-            reported={self._bookie},
-            writable=candidates.writable,
-            registered=registered,
-            random=context.random,
-            topology=candidates.topology,
+            RepairBookies(this, candidates.writable, registered, leaving=this, topology=candidates.topology),
+            context.random,
             may_recover=self._may_recover(left, stored.metadata),
-            leaving={self._bookie},
         )
         left.run = RepairRun(context, core, registered, self._options.password, self._budget)
         (effect,) = core.start()

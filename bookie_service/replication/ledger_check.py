@@ -25,12 +25,12 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.reader import last_entries
-from bkspark.ledger.stored import ReplicaReader
+from bkspark.ledger.replica_copies import ReplicaReader
 from bkspark.tasks import end_all
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 
 LEDGERS_AT_ONCE = 16
 LISTED_ENTRIES_MIN = 1 << 20

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.metadata.ledgers import LedgerStore
-from bookie_service.replication.containment import UnexpectedErrors
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 
 Listed = tuple[int, LedgerMetadata | BookKeeperError]
 """A ledger's id, and its metadata or why they cannot be decoded."""

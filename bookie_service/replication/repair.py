@@ -22,7 +22,7 @@ Invariants (A1 to A5, M2):
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,46 +127,48 @@ def swapped(metadata: LedgerMetadata, first_entry: int, names: Mapping[int, str]
     return replace(metadata, fragments=fragments)
 
 
-class RepairCore:
-    """Repairs one ledger once.
+@dataclass(frozen=True, slots=True)
+class RepairBookies:
+    """The bookies of a cluster when a repair begins.
 
-    Args:
-        reported: bookies whose copies were reported missing; empty: all bookies that are not registered.
-        writable, registered: bookies that accept writes, and bookies that serve, when the repair begins.
-        topology: where bookies are, and which ones to avoid.
-        may_recover: the grace period of an open last fragment is over.
-        leaving: bookies that serve, and whose copies are moved to others: they are replaced, but read from.
+    reported: bookies whose copies were reported missing; empty: all bookies that are not registered.
+    writable, registered: bookies that accept writes, and bookies that serve.
+    leaving: bookies that serve, and whose copies are moved to others: they are replaced, but read from.
+    topology: where bookies are, and which ones to avoid.
     """
+
+    reported: frozenset[str]
+    writable: frozenset[str]
+    registered: frozenset[str]
+    leaving: frozenset[str] = frozenset()
+    topology: Topology = FLAT
+
+
+class RepairCore:
+    """Repairs one ledger once."""
 
     def __init__(
         self,
         ledger_id: int,
         metadata: LedgerMetadata,
         version: int,
-        *,
-        reported: Collection[str],
-        writable: Collection[str],
-        registered: Collection[str],
+        bookies: RepairBookies,
         random: RandomSource,
-        topology: Topology = FLAT,
+        *,
         may_recover: bool = False,
-        leaving: Collection[str] = (),
     ) -> None:
+        """`may_recover`: the grace period of an open last fragment is over."""
         self.ledger_id = ledger_id
         self.metadata = metadata
         """The ledger's metadata as last read or written. Replaced by `on_metadata_written`,
         `on_metadata_conflict` and `on_recovered`."""
         self.version = version
         """The version of `metadata`. They change together."""
-        self._reported = frozenset(reported)
-        self._writable = frozenset(writable)
-        self._registered = frozenset(registered)
+        self._bookies = bookies
         self._random = random
-        self._topology = topology
         self._may_recover = may_recover
         """Whether an open ledger may be recovered. Decided again after a conflict with our claim: if the last fragment
         has changed, the writer lives."""
-        self._leaving = frozenset(leaving)
         self._distrusted: frozenset[str] = frozenset()
         """Bookies whose copies count as lost, because they could not be reached or refused copies. Only grows."""
         self._refusing: frozenset[str] = frozenset()
@@ -289,7 +291,7 @@ class RepairCore:
             return self._end(Outcome.DEFERRED, self._shortage)
         last = self.metadata.last_fragment
         # The owner knows better than this process whether a serving bookie answers.
-        staying = self._registered - self._leaving
+        staying = self._bookies.registered - self._bookies.leaving
         lost = [bookie for bookie in last.bookies if bookie not in staying and self._is_lost(last, bookie)]
         if self.metadata.is_closed or not lost:
             return self._end(Outcome.COMPLETE, None)
@@ -303,12 +305,14 @@ class RepairCore:
 
     def _is_suspect(self, fragment: Fragment, bookie: str) -> bool:
         is_recovered = self._recovered_from is not None and fragment.first_entry >= self._recovered_from
-        return is_recovered or bookie in self._reported
+        return is_recovered or bookie in self._bookies.reported
 
     def _is_lost(self, fragment: Fragment, bookie: str) -> bool:
-        if bookie in self._distrusted or bookie in self._leaving:
+        if bookie in self._distrusted or bookie in self._bookies.leaving:
             return True
-        return bookie not in self._registered and (not self._reported or self._is_suspect(fragment, bookie))
+        return bookie not in self._bookies.registered and (
+            not self._bookies.reported or self._is_suspect(fragment, bookie)
+        )
 
     def _repair(self, fragment: Fragment, end_entry: int) -> list[Effect] | None:
         """Return the next step for a fragment; None: nothing more can be done for it."""
@@ -325,7 +329,7 @@ class RepairCore:
                     return [InspectCopies(fragment, end_entry, slot)]
                 holes = self._holes[first, bookie]
                 if holes is None or len(holes):
-                    (lacking if bookie in self._writable else lost).append(slot)
+                    (lacking if bookie in self._bookies.writable else lost).append(slot)
         names = fragment.bookies
         copies = [SlotCopy(slot, names[slot], self._holes[first, names[slot]]) for slot in lacking]
         copies += self._replacements(fragment, lost)
@@ -338,9 +342,9 @@ class RepairCore:
     def _replacements(self, fragment: Fragment, lost: list[int]) -> list[SlotCopy]:
         if not lost:
             return []
-        spare = self._writable - self._distrusted - self._refusing - self._leaving
+        spare = self._bookies.writable - self._distrusted - self._refusing - self._bookies.leaving
         quorum = self.metadata.write_quorum
-        chosen = choose_replacements(fragment.bookies, lost, spare, quorum, self._random, self._topology)
+        chosen = choose_replacements(fragment.bookies, lost, spare, quorum, self._random, self._bookies.topology)
         for slot in lost:
             if slot not in chosen:
                 self._shortage = NotEnoughBookies(

@@ -7,30 +7,15 @@ for each of them and each attempt would fill the disks. At DEBUG each ledger has
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from bkspark.failure_log import MINUTE_S, FailureCounts
+from bkspark.log_limit import no_digits
 
 logger = logging.getLogger(__name__)
 
-MINUTE_S = 60.0
 CAUSES_MAX = 100
 """How many causes have lines of their own. More are counted as one cause."""
-_DIGITS = re.compile("[0-9]+")
-
-
-@dataclass(slots=True)
-class _Cause:
-    """Failures of one cause since its last line."""
-
-    since_s: float
-    """When the first failure came, by `clock_s`."""
-    count: int = 0
-    """How many failures came."""
-    ledger_id: int = 0
-    """The ledger of the last failure."""
-    text: str = ""
-    """The message of the last failure."""
 
 
 class RepairLog:
@@ -38,8 +23,8 @@ class RepairLog:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._causes: dict[str, _Cause] = {}
-        """Failures by cause; at most CAUSES_MAX causes, and "" for all others."""
+        self._failures = FailureCounts[tuple[int, str]](CAUSES_MAX)
+        """(ledger id, message) of each failure, by type of the error and message without digits."""
         self._repaired = self._bytes = 0
         """How many ledgers were repaired since the last line, and how many bytes were copied for them."""
         self._since_s = 0.0
@@ -49,20 +34,12 @@ class RepairLog:
         """Note a failed repair, which is tried again after a pause."""
         text = str(error)
         logger.debug("ledger %d is not repaired yet, again in %g s: %s", ledger_id, pause_s, text)
-        name = f"{type(error).__name__} {_DIGITS.sub('', text)}"
-        cause = self._causes.get(name)
-        if cause is None and len(self._causes) >= CAUSES_MAX:
-            cause, name = self._causes.get(""), ""
-        if cause is None:
-            # The first failure of a cause is logged at once; later ones are counted.
-            self._causes[name] = _Cause(self._clock_s())
+        cause = f"{type(error).__name__} {no_digits(text)}"
+        if self._failures.note(cause, (ledger_id, text), self._clock_s()):
             attributes = {"ledger_id": ledger_id, "error": text}
             logger.warning(
-                "ledger %d is not repaired yet: %s", ledger_id, text, extra={"kind": name, "attributes": attributes}
+                "ledger %d is not repaired yet: %s", ledger_id, text, extra={"kind": cause, "attributes": attributes}
             )
-            return
-        cause.count += 1
-        cause.ledger_id, cause.text = ledger_id, text
 
     def repaired(self, ledger_id: int, copied_bytes: int, began_s: float) -> None:
         """Note a ledger that was repaired or needed nothing. `began_s`: when its repair began, by `clock_s`."""
@@ -86,19 +63,14 @@ class RepairLog:
                 extra={"attributes": done},
             )
             self._repaired = self._bytes = 0
-        for name, cause in list(self._causes.items()):
-            if now - cause.since_s < MINUTE_S:
-                continue
-            if not cause.count:
-                del self._causes[name]
-                continue
-            attributes = {"failures": cause.count, "ledger_id": cause.ledger_id, "error": cause.text}
+        for cause, known in self._failures.due(now):
+            ledger_id, text = known.last
+            attributes = {"failures": known.count, "ledger_id": ledger_id, "error": text}
             logger.warning(
                 "%d more repairs failed in %.0f s for this cause, the last of them of ledger %d: %s",
-                cause.count,
-                now - cause.since_s,
-                cause.ledger_id,
-                cause.text,
-                extra={"kind": name, "attributes": attributes},
+                known.count,
+                now - known.since_s,
+                ledger_id,
+                text,
+                extra={"kind": cause, "attributes": attributes},
             )
-            self._causes[name] = _Cause(now)

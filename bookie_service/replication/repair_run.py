@@ -14,7 +14,7 @@ from bkspark.errors import BookKeeperError, NoSuchLedger, TooManyRequests
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.recovery import recover
-from bkspark.ledger.stored import ReplicaReader
+from bkspark.ledger.replica_copies import ReplicaReader
 from bookie_service.replication.copying import CopyBudget, CopyFailed, FragmentCopier
 from bookie_service.replication.repair import (
     HOLES_MAX,

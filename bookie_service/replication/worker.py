@@ -10,7 +10,6 @@ import array
 import asyncio
 import contextlib
 import logging
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from dataclasses import dataclass, replace
 from bkspark.core.copies import share_of
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired
-from bkspark.ledger.context import ClientContext
-from bkspark.log_limit import RepeatedFailure
+from bkspark.failure_log import RepeatedFailure
+from bkspark.log_limit import no_digits
 from bkspark.metadata.repair_reports import (
     ERROR_CHARACTERS_MAX,
     REPORTED_MAX,
@@ -28,16 +27,16 @@ from bkspark.metadata.repair_reports import (
     RepairReport,
     RepairReports,
 )
-from bkspark.metadata.tree import Tree
-from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bkspark.metadata.underreplication import Underreplicated
 from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
-from bookie_service.replication.containment import UnexpectedErrors
+from bookie_service.replication.cluster_parts import ClusterParts
 from bookie_service.replication.copying import CopyBudget
 from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import (
     Ended,
     Outcome,
+    RepairBookies,
     RepairCore,
 )
 from bookie_service.replication.repair_log import RepairLog
@@ -49,7 +48,6 @@ FAILED_PAUSE_FIRST_S = 1.0
 FAILURES_REPORTED = 3
 REPORT_S = 2.0
 CAUSES_MAX = 20
-_DIGITS = re.compile("[0-9]+")
 DEFERRED_MAX = 100_000
 """How many ledgers are remembered as not due yet. Beyond this number, the oldest are tried again."""
 
@@ -87,25 +85,24 @@ class ReplicationWorker:
 
     def __init__(
         self,
-        context: ClientContext,
-        tree: Tree,
-        store: UnderreplicationStore,
+        cluster: ClusterParts,
         who: str,
         options: RepairOptions,
-        unexpected: UnexpectedErrors,
         reports: RepairReports | None = None,
     ) -> None:
-        """`reports`: where `run` reports its work, and finds the rate that an operator set; None: nowhere."""
-        self._context = context
-        self._tree = tree
-        self._store = store
+        """`who`: the name of this process in locks.
+
+        `reports`: where `run` reports its work, and finds the rate that an operator set; None: nowhere."""
+        self._context = cluster.context
+        self._tree = cluster.tree
+        self._store = cluster.store
+        self._unexpected = cluster.unexpected
         self._who = who
         self._options = options
         """The options in force. Replaced by `set_options`."""
         self._budget = CopyBudget.of(options)
         self._deferred: dict[int, _Deferred] = {}
         """Listed ledgers that are tried again later, by id; at most DEFERRED_MAX."""
-        self._unexpected = unexpected
         self._wake = asyncio.Event()
         self.repaired = 0
         """How many ledgers were repaired since the start. Only grows."""
@@ -183,7 +180,7 @@ class ReplicationWorker:
         examples: dict[str, str] = {}
         for _, each in postponed:
             error = _error(each)
-            cause = _DIGITS.sub("", error)
+            cause = no_digits(error)
             counts[cause] += 1
             examples.setdefault(cause, error)
         return RepairReport(
@@ -351,11 +348,8 @@ class ReplicationWorker:
             ledger_id,
             stored.metadata,
             stored.version,
-            reported=work.missing,
-            writable=candidates.writable,
-            registered=registered,
-            random=self._context.random,
-            topology=candidates.topology,
+            RepairBookies(frozenset(work.missing), candidates.writable, registered, topology=candidates.topology),
+            self._context.random,
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
         run = RepairRun(self._context, core, registered, self._options.password, self._budget)

@@ -85,7 +85,7 @@ def test_logs_are_not_synced_more_often_than_is_of_use(given: int, used: int, no
 
 @pytest.mark.parametrize("key", CORNERS)
 def test_bookie_with_the_last_corner_value_of_a_key_keeps_entries(tmp_path: Path, key: str) -> None:
-    """Taken is not enough: it must work."""
+    """The bookie must work with the value, not only start."""
     folder = tmp_path / "both"
     (folder / "current").mkdir(parents=True)
     storage = "Db" if key.startswith("dbStorage") else "Sorted"

@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 from bkspark.blocking import Client
 from bookie_service.admin.http.openapi import FLAG, TEXT, TEXTS, WHOLE, array, members, problem
 from tests.bookie.child import BookieChild
-from tests.bookie.test_http_process import HTTP
+from tests.bookie.http_process import HTTP
 from tests.polling import wait_until
 
 OPTIONAL = {

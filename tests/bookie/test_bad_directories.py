@@ -18,7 +18,7 @@ from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
-from tests.bookie.test_file_index import KEY, update
+from tests.bookie.file_indexes import KEY, update
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_copy_that_fails_in_the_middle_leaves_no_file(directories: list[str]) ->
     assert Moving(directories).held(3)[:2] == [7, 8]
 
 
-def test_file_whose_disk_cannot_be_read_either_moves_with_what_memory_has_and_its_ledger_is_in_doubt(
+def test_unreadable_file_moves_with_what_memory_has_and_its_ledger_is_in_doubt(
     directories: list[str],
 ) -> None:
     files = FaultyFiles()

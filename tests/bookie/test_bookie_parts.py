@@ -14,8 +14,8 @@ from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.ledgers.opening import open_storage
-from tests.bookie.test_changes import KEY, Client, add, entry
-from tests.bookie.test_durable_steps import restarted, twin_of
+from tests.bookie.changing import KEY, Client, add, entry
+from tests.bookie.stepped_twins import restarted, twin_of
 from tests.bookie.test_flush_steps import logs_with_a_map
 from tests.bookie.test_waiting_polls import Client as PollingClient
 from tests.bookie.test_waiting_polls import Poll

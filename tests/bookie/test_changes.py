@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -14,85 +13,18 @@ from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieOptions
+from tests.bookie.changing import KEY, OTHER_KEY, Client, Statuses, add, entry, fence, mark, write_lac
+from tests.bookie.deferred_adds import BYPASSING
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
-from tests.bookie.test_deferrals import BYPASSING
 from tests.bookie.v3_peer import add_frames, request
 from tests.crash.history import History
-from tests.crash.simulated_files import SimulatedFiles
-from tests.crash.twins import BookieTwin, Setup, TakingClient, add_frame, lac_packet, sealed
-
-KEY, OTHER_KEY = b"k" * 20, b"o" * 20
-
-
-class Client(TakingClient):
-    """A connection that keeps the statuses that it was sent, and counts how often it was resumed."""
-
-    def __init__(self) -> None:
-        self.sent = b""
-        self.resumed = 0
-
-    def send(self, parts: Any) -> None:
-        self.sent += b"".join(parts)
-
-    def resume(self) -> None:
-        self.resumed += 1
-
-    @property
-    def statuses(self) -> list[int]:
-        """Statuses of V2 replies without a body; of entries only the first counts."""
-        found, at = [], 0
-        while at < len(self.sent):
-            found.append(struct.unpack_from(">i", self.sent, at + 8)[0])
-            at += 4 + int.from_bytes(self.sent[at : at + 4], "big")
-        return found
+from tests.crash.twins import BookieTwin, Setup, add_frame, lac_packet
 
 
 @pytest.fixture
 def twin() -> BookieTwin:
     setup = Setup()
     return BookieTwin(setup.new_disk(), setup, History())
-
-
-def entry(ledger_id: int, entry_id: int) -> bytes:
-    return sealed(struct.pack(">qqq", ledger_id, entry_id, -1) + b"payload")
-
-
-def add(twin: BookieTwin, *ids: tuple[int, int], flags: int = 0, key: bytes = KEY) -> list[int]:
-    """Send adds at once; return the statuses of the answers, once all is durable."""
-    client = Client()
-    twin.serve(client, b"".join(add_frame(key, entry(*each), flags) for each in ids))
-    twin.settle()
-    return client.statuses
-
-
-def fence(twin: BookieTwin, ledger_id: int, key: bytes = KEY) -> list[int]:
-    client = Client()
-    twin.serve(client, v2.encode_reads(ledger_id, np.array([v2.LAST_ENTRY]), v2.DO_FENCING, key))
-    twin.settle()
-    return client.statuses
-
-
-class Statuses:
-    """A connection for explicit LACs and forces, which are answered with one byte."""
-
-    address = "127.0.0.1"
-
-    def __init__(self) -> None:
-        self.got: list[int] = []
-        self.resumed = 0
-
-    def send(self, parts: Any) -> None:
-        self.got += list(b"".join(parts))
-
-    def resume(self) -> None:
-        self.resumed += 1
-
-
-def write_lac(twin: BookieTwin, ledger_id: int, lac: int, key: bytes = KEY) -> list[int]:
-    client = Statuses()
-    twin.bookie.write_lac(client, ledger_id, key, lac_packet(ledger_id, lac), lambda status: (bytes([status]),))
-    twin.settle()
-    return client.got
 
 
 # ---- ledgers that cannot be read ----
@@ -286,11 +218,6 @@ def test_force_waits_for_the_flush_of_what_bypasses_the_journal_and_only_for_tha
 
 
 # ---- checkpoints ----
-
-
-def mark(twin: BookieTwin) -> bytes:
-    """Return the last log mark as it is on the disk."""
-    return SimulatedFiles(twin.disk).read_all("/ledgers0/current/lastMark")
 
 
 def test_checkpoint_that_makes_room_moves_no_mark_and_another_one_does(twin: BookieTwin) -> None:

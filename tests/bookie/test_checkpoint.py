@@ -151,7 +151,7 @@ def test_marks_that_no_directory_took_while_another_is_busy_are_not_written(dire
     threads.stop()
 
 
-def test_error_of_a_late_write_that_has_nothing_to_do_with_its_disk_is_raised_by_the_next(
+def test_error_of_a_late_write_that_its_disk_did_not_cause_is_raised_by_the_next_write(
     directories: list[str],
 ) -> None:
     files = FaultyFiles()

@@ -201,12 +201,12 @@ def test_plan_is_watched_once_however_often_it_changes() -> None:
     async def test(bench: test_plan_follower.Bench) -> None:
         await bench.follower.start()
         await asyncio.sleep(1)
-        before = len(bench.store._watches)
+        before = len(bench.store.watched)
         for number in range(3):
             await bench.plans.set(replace(PLAN, reason=str(number)))
             await asyncio.sleep(1)
-        assert len(bench.store._watches) == before
+        assert len(bench.store.watched) == before
         await bench.follower.stop()
-        assert len(bench.store._watches) == 0
+        assert len(bench.store.watched) == 0
 
     test_plan_follower.run(test)

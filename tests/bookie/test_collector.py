@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
-from bookie_service.gc import garbage_collector
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
 from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.gc.query_pace import QueryPace
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 SELDOM = replace(UNLIMITED, interval_s=3600.0)
 
@@ -231,33 +232,15 @@ def test_metadata_store_that_fails_drops_nothing_and_dead_logs_still_go(tmp_path
     with_task(tmp_path, test, start=False)
 
 
-def test_questions_to_the_metadata_store_are_counted_and_wait_for_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[tuple[int, float]] = []
-    slept: list[float] = []
+def test_queries_to_the_metadata_store_keep_to_a_limit_that_may_change() -> None:
+    async def ask(per_s: list[int]) -> list[float]:
+        """Query as often as there are limits; return when each query was allowed."""
+        loop, limits = asyncio.get_running_loop(), iter(per_s)
+        pace = QueryPace(lambda: next(limits))
+        return [(await pace(), loop.time())[1] for _ in per_s]
 
-    def pause_s(done: int, rate: float, seconds: float) -> float:
-        counts.append((done, rate))
-        return 0.5 if done == 2 else 0.0
-
-    async def test(task: Task) -> None:
-        sleep = asyncio.sleep
-
-        async def sleeping(seconds: float) -> None:
-            slept.append(seconds)
-            await sleep(0)
-
-        monkeypatch.setattr(garbage_collector, "pause_s", pause_s)
-        monkeypatch.setattr(asyncio, "sleep", sleeping)
-        pace = task.collector._metadata_pace()
-        for _ in range(4):
-            await pace()
-        monkeypatch.setattr(asyncio, "sleep", sleep)
-
-    with_task(tmp_path, test, replace(SELDOM, metadata_ops_per_s=77), start=False)
-    assert counts == [(0, 77), (1, 77), (2, 77), (3, 77)]
-    assert slept == [0.5]
+    assert run_in_virtual_time(ask([2, 2, 2, 2])) == [0.0, 0.5, 1.0, 1.5]
+    assert run_in_virtual_time(ask([2, 2, 0, 0, 4])) == [0.0, 0.5, 0.5, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage.logs import log_scan
 from bookie_service.storage.logs.compaction import CompactionBlocked, Compactor, LogInDoubt
+from tests.bookie.changing import add, entry
 from tests.bookie.collecting import without_limits
-from tests.bookie.test_changes import add, entry
-from tests.bookie.test_durable_steps import cut, restarted, twin_of
-from tests.bookie.test_storage_edges import half_live, log_ids
+from tests.bookie.stepped_twins import cut, restarted, twin_of
+from tests.bookie.storage_edges import half_live, log_ids
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin

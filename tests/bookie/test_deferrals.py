@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v3
 from bkspark.wire.v3 import StatusCode
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.forces import Forces, WaitingForce
 from bookie_service.engine.sync_cursor import RANGES_MAX
 from bookie_service.storage.journal.journal_thread import FlushLimits
+from tests.bookie.deferred_adds import BYPASSING, DEFERRED
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.v3_peer import FENCE, V3Peer
 from tests.crash.twins import SILENT
 
 LEDGER = 5
-DEFERRED = {"writeFlags": v3.DEFERRED_SYNC}
-BYPASSING = {"writeFlags": v3.DEFERRED_SYNC, "bypassJournal": True}
 
 
 def ids(*entry_ids: int) -> np.ndarray:

@@ -317,7 +317,7 @@ def test_fences_of_ledgers_without_entries_do_not_hold_the_brake() -> None:
     for ledger_id in range(1, 101):
         twin.add(ledger_id, [(0, b"x" * 300)])
     for ledger_id in range(1_000_000, 1_000_400):
-        octets, runs = twin._runs(Sent(), v2.encode_reads(ledger_id, np.array([-1]), v2.DO_FENCING, b"s" * 20))
+        octets, runs = twin.received(Sent(), v2.encode_reads(ledger_id, np.array([-1]), v2.DO_FENCING, b"s" * 20))
         runs.serve(octets)
     twin.settle()
     twin.checkpoint()

@@ -94,15 +94,22 @@ def test_every_entry_is_shown_where_it_lies(kind: str, stopped: Folder, capsys: 
     }  # fmt: skip
 
 
-def test_index_shows_headers_and_positions_that_lead_to_the_entries(stopped: Folder, capsys: Capture) -> None:
-    code, rows = dump(capsys, "index", stopped.directory)
+def check_index(folder: Folder, capsys: Capture) -> list[Row]:
+    """Check that the index has all headers, and positions that lead to the entries; return the positions."""
+    code, rows = dump(capsys, "index", folder.directory)
     assert code == 0
     assert {row["ledger"]: row["fenced"] for row in of_kind(rows, "index")} == {SMALL: False, FENCED: True}
-    assert sorted(ids(of_kind(rows, "position"))) == EVERY_ENTRY
-    for row in of_kind(rows, "position"):
-        log = stopped.ledgers / f"{row['log']:x}.log"
+    positions = of_kind(rows, "position")
+    assert sorted(ids(positions)) == EVERY_ENTRY
+    for row in positions:
+        log = folder.ledgers / f"{row['log']:x}.log"
         entry = stored(row["ledger"], row["entry"], payload_of(row["ledger"], row["entry"]))
         assert log.read_bytes()[row["log_offset"] + 4 :].startswith(entry)
+    return positions
+
+
+def test_index_shows_headers_and_positions_that_lead_to_the_entries(stopped: Folder, capsys: Capture) -> None:
+    check_index(stopped, capsys)
 
 
 def test_marks_show_where_replay_begins(stopped: Folder, capsys: Capture) -> None:

@@ -6,7 +6,6 @@ A killed process leaves files and names that are there, but not durable: `copied
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Callable
 from random import Random
 
@@ -25,7 +24,7 @@ from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.journal.checkpoint import Marks
-from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
+from bookie_service.storage.journal.journal import Journal, JournalOptions
 from bookie_service.storage.journal.replay import replay_journal
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
@@ -34,26 +33,14 @@ from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
-from tests.bookie.test_changes import KEY, add, entry, fence, write_lac
+from tests.bookie.changing import KEY, add, entry, fence, write_lac
+from tests.bookie.stepped_twins import SMALL, cut, new_disk, record, restarted, twin_of
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup, lac_packet
 
 PATHS = ["/a", "/b"]
-SMALL = JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=4096, alignment_bytes=512, backups_max=0)
-
-
-def new_disk(*paths: str) -> SimulatedDisk:
-    disk = SimulatedDisk()
-    for path in paths:
-        SimulatedFiles(disk).make_directory(path)
-    return disk
-
-
-def cut(disk: SimulatedDisk) -> SimulatedFiles:
-    """Return the files that are left after a power cut now."""
-    return SimulatedFiles(crash_image(disk, Loss.LOST, Random(1)))
 
 
 def copied(disk: SimulatedDisk, *paths: str) -> SimulatedDisk:
@@ -66,12 +53,6 @@ def copied(disk: SimulatedDisk, *paths: str) -> SimulatedDisk:
             file.write([old.read_all(f"{path}/{name}")], 0)
             file.close()
     return found
-
-
-def record(number: int, size: int = 40) -> Record:
-    content = struct.pack(">qqq", 5, number, -1) + bytes(size - 24)
-    body = len(content).to_bytes(4, "big") + content
-    return Record.of(RecordKind.ENTRIES, 1, body)
 
 
 def replayed(files: SimulatedFiles) -> list[bytes]:
@@ -325,16 +306,6 @@ def test_sealed_log_has_its_map_and_its_header_after_a_power_cut() -> None:
 
 
 # ---- a whole bookie ----
-
-
-def twin_of(storage_class: StorageClass = StorageClass.SORTED, directories: int = 1) -> BookieTwin:
-    store = StoreOptions(storage_class, cache_half_bytes=6144, append=AppendOptions(2600), open_files_max=4)
-    setup = Setup(ledger_directories=directories, store=store)
-    return BookieTwin(setup.new_disk(), setup, History())
-
-
-def restarted(twin: BookieTwin) -> BookieTwin:
-    return BookieTwin(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
 
 
 STORAGES = [StorageClass.SORTED, StorageClass.INTERLEAVED, StorageClass.DB]

@@ -167,7 +167,7 @@ UNEVEN = [[1, 4], [13, 14, 15], [40], [101, 102], [200, 201, 202, 203]]
 
 
 @pytest.mark.parametrize("groups_max", [4, 5])
-def test_list_of_more_groups_than_a_frame_has_room_for_is_an_error_and_not_a_shorter_list(
+def test_list_with_too_many_groups_for_a_frame_is_an_error_and_is_not_shortened(
     groups_max: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An entry that is missing in a list counts as lost."""

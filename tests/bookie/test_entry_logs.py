@@ -449,7 +449,7 @@ def test_items_that_were_made_durable_are_undone_until_they_are_settled(disks: D
     assert appending.size(2) == HEADER_BYTES + 2 * len(ITEM)
 
 
-def test_durable_log_may_lack_its_map_on_a_disk_that_fails_and_one_with_unsynced_items_may_not(disks: Disks) -> None:
+def test_only_a_log_without_unsynced_items_may_lack_its_map_on_a_failing_disk(disks: Disks) -> None:
     appending = Appending(disks, AppendOptions())
     appending.append(1)
     disks.fail("write", "/", errno.EIO)

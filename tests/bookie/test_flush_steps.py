@@ -28,11 +28,11 @@ from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_appenders import DirectoryAppenders
 from bookie_service.storage.logs.log_scan import LogScan
+from tests.bookie.changing import KEY, add, entry, fence, write_lac
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.items import item
-from tests.bookie.test_changes import KEY, add, entry, fence, write_lac
-from tests.bookie.test_durable_steps import twin_of
+from tests.bookie.stepped_twins import twin_of
 from tests.bookie.test_index_syncs import LateInTurn
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
@@ -294,7 +294,7 @@ def test_adds_that_wait_for_room_are_answered_when_there_is_no_space_for_it() ->
     twin.disk.fault = lambda operation, path: full if operation == "write" and path.endswith(".log") else None
     client = Waiting()
     frames = b"".join(add_frame(KEY, entry(4, entry_id)) for entry_id in range(300))
-    octets, requests = twin._runs(client, frames)
+    octets, requests = twin.received(client, frames)
     with twin.loop.serving():
         assert not requests.serve(octets)
     twin._settle_journals()

@@ -6,9 +6,6 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,18 +26,9 @@ from bookie_service.service import BookieService
 from bookie_service.settings.configuration import configure
 from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.child import BookieChild
+from tests.bookie.http_process import HTTP, answer, call
 from tests.polling import wait_until
 
-HTTP = {
-    "httpServerEnabled": "true",
-    "httpServerPort": "0",
-    "httpServerHost": "127.0.0.1",
-    "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
-    "prometheusStatsHttpPort": "0",
-    "prometheusStatsHttpAddress": "127.0.0.1",
-    "prometheusStatsLatencyRolloverSeconds": "1",
-    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
-}
 PATTERNS_OF_DASHBOARDS = {
     # name -> labels, as public dashboards select them (operator reference, 2.3)
     "bookie_SERVER_STATUS": set(),
@@ -86,22 +74,6 @@ SUMMARIES = (
     "bookie_journal_JOURNAL_ADD_ENTRY",
     "bookie_journal_JOURNAL_SYNC",
 )
-
-
-def call(port: int, path: str, method: str = "GET", body: object = None) -> tuple[int, str]:
-    """Return (status, body)."""
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, method=method), timeout=30) as reply:
-            return reply.status, reply.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def answer(port: int, path: str, method: str = "GET", body: object = None) -> Any:
-    status, text = call(port, path, method, body)
-    assert status == 200, text
-    return json.loads(text)
 
 
 def samples(port: int) -> dict[str, list[tuple[dict[str, str], float]]]:

@@ -17,9 +17,9 @@ from bookie_service.storage.index.index_moves import DoubtCallbacks
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.disk_threads import DiskStalled, InTurn, carried_out
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.file_indexes import held_by, update
+from tests.bookie.stepped_twins import cut, new_disk
 from tests.bookie.test_bad_directories import at, files_of
-from tests.bookie.test_durable_steps import cut, new_disk
-from tests.bookie.test_file_index import held_by, update
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
@@ -207,7 +207,7 @@ def test_positions_that_memory_let_go_of_are_not_in_doubt_after_a_sync(directori
 
 
 @pytest.mark.parametrize("syncs", [True, False])
-def test_positions_that_memory_let_go_of_are_in_doubt_if_the_old_file_cannot_be_synced_when_it_moves(
+def test_evicted_positions_are_in_doubt_if_the_old_file_cannot_be_synced_when_it_moves(
     directories: list[str], syncs: bool
 ) -> None:
     it = Indexed(directories, EVICTING)

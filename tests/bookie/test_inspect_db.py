@@ -15,9 +15,9 @@ from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.bookie.folders import FENCED, SMALL, SMALL_PAYLOADS, Folder, add, flip, serve
-from tests.bookie.serving import Serving, service_options, stored
-from tests.bookie.test_dump import EVERY_ENTRY, Capture, dump, ids, of_kind, payload_of
+from tests.bookie.folders import SMALL, SMALL_PAYLOADS, Folder, add, flip, serve
+from tests.bookie.serving import Serving, service_options
+from tests.bookie.test_dump import Capture, check_index, dump, ids, of_kind
 from tests.polling import wait_until
 
 
@@ -51,14 +51,7 @@ def remove(folder: Folder, *removed: bytes) -> None:
 
 
 def test_dump_shows_headers_and_positions_that_lead_to_the_entries(db: Folder, capsys: Capture) -> None:
-    code, rows = dump(capsys, "index", db.directory)
-    assert code == 0
-    assert {row["ledger"]: row["fenced"] for row in of_kind(rows, "index")} == {SMALL: False, FENCED: True}
-    assert sorted(ids(of_kind(rows, "position"))) == EVERY_ENTRY
-    for row in of_kind(rows, "position"):
-        log = db.ledgers / f"{row['log']:x}.log"
-        entry = stored(row["ledger"], row["entry"], payload_of(row["ledger"], row["entry"]))
-        assert log.read_bytes()[row["log_offset"] + 4 :].startswith(entry)
+    for row in check_index(db, capsys):
         assert (row["file"], row["offset"], row["length"]) == (str(db.ledgers / "positions"), None, None)
 
 

@@ -17,37 +17,9 @@ from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTE
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import LocalFiles, physical_block_bytes
 from bookie_service.storage.journal.journal import SPARES_MAX, Journal, JournalOptions, Record
-from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.journals import FILES, OPTIONS, START, open_journal, path_of, record, replayed
 from tests.bookie.serving import Serving, service_options
-
-START = JournalPosition(0, 0)
-OPTIONS = JournalOptions(preallocate_bytes=4096, alignment_bytes=1, backups_max=0)
-"""Consecutive groups: a test sees where each ends."""
-FILES = LocalFiles()
-
-
-def record(body: bytes) -> Record:
-    return Record.of(RecordKind.FENCE, 1, body)
-
-
-def open_journal(directory: Path, end: JournalPosition = START, options: JournalOptions = OPTIONS) -> Journal:
-    return Journal(FILES, str(directory), options, end)
-
-
-def replayed(directory: Path, mark: JournalPosition | None = None) -> tuple[list[bytes], ReplayedJournal]:
-    """Return the bodies of all records from `mark` on, without padding, and how replay ended."""
-    bodies: list[bytes] = []
-
-    def apply(kind: int, count: int, body: bytes) -> None:
-        if kind != RecordKind.PADDING:
-            bodies.append(body)
-
-    return bodies, replay_journal(FILES, str(directory), mark, apply)
-
-
-def path_of(directory: Path, file_id: int = 1) -> Path:
-    return directory / journal_format.file_name(file_id)
 
 
 def names_of(directory: Path) -> list[str]:

@@ -23,12 +23,12 @@ from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.placed_file import PlacedFile
 from bookie_service.storage.ledgers.interface import Flush
 from bookie_service.storage.ledgers.tombstones import KEPT_S, Tombstones
+from tests.bookie.changing import Client, add, fence
+from tests.bookie.deferred_adds import BYPASSING, DEFERRED
 from tests.bookie.serving import KEY, adds, stored
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
-from tests.bookie.test_changes import Client, add, fence
-from tests.bookie.test_deferrals import BYPASSING, DEFERRED
-from tests.bookie.test_durable_steps import new_disk
-from tests.bookie.test_taking_adds import after_crash, new_twin, offer, run_of
+from tests.bookie.stepped_twins import new_disk
+from tests.bookie.taken_adds import after_crash, new_twin, offer, run_of
 from tests.bookie.v3_peer import FENCE, PIGGYBACK, add_frames, request
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import lac_packet
@@ -277,7 +277,7 @@ def test_every_add_asks_for_a_sync_but_a_deferred_one_to_a_known_ledger() -> Non
     assert deferred == [False, False, False, True]
 
 
-def test_the_fence_of_a_ledger_that_came_back_does_not_hang_on_the_list_of_dropped_ones() -> None:
+def test_fence_of_a_returned_ledger_does_not_depend_on_the_list_of_dropped_ones() -> None:
     twin = new_twin()
     add(twin, (5, 0))
     fence(twin, 5)

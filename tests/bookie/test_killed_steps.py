@@ -13,8 +13,8 @@ import pytest
 
 from bkspark.wire.status import Status
 from bookie_service.storage.disks import FileSystemSpace
-from tests.bookie.test_changes import add, entry, fence, write_lac
-from tests.bookie.test_durable_steps import restarted, twin_of
+from tests.bookie.changing import add, entry, fence, write_lac
+from tests.bookie.stepped_twins import restarted, twin_of
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import OperationHook, SimulatedDisk
 from tests.crash.twins import BookieTwin, lac_packet

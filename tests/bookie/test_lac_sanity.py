@@ -105,7 +105,7 @@ def test_a_recovery_add_may_be_a_copy_of_re_replication_and_nothing_else(peer: P
 def test_v3_adds_are_refused(serving: Serving, lac: int, write_flags: int) -> None:
     """Adds to durable and to relaxed ledgers."""
     with V3Peer(serving.port) as peer:
-        for number, priority in enumerate((0, v3.HIGH_PRIORITY)):
+        for number, priority in enumerate((0, v3.URGENT_PRIORITY)):
             ledger_id = LEDGER + number
             answer = peer.call(
                 protocol.ADD_ENTRY,

@@ -1,4 +1,4 @@
-"""Sets of ledger ids are what Python's own sets say, and none of their functions takes numpy's hashes."""
+"""Sets of ledger ids agree with Python's own sets, and no function of them uses numpy's hashes."""
 
 from __future__ import annotations
 

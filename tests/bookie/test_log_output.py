@@ -17,7 +17,7 @@ from bkspark.cli.child_process import ChildProcess
 from bkspark.log_limit import DETAILS
 from bookie_service.admin.log_output import TEXT, JsonFormatter, TextFormatter
 from tests.bookie.child import STOP_S, BookieChild
-from tests.bookie.test_http_process import HTTP, answer, call
+from tests.bookie.http_process import HTTP, answer, call
 from tests.polling import wait_until
 
 

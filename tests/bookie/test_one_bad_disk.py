@@ -187,7 +187,7 @@ def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: 
 def test_start_without_a_disk_and_with_a_torn_list_of_index_files_puts_every_ledger_into_limbo(
     tmp_path: Path, failing: str
 ) -> None:
-    """A power failure may do both. Which ledgers have an index file on the disk is unknown then, so none is denied."""
+    """A power failure may do both. The bookie then does not know whose index files are lost, so it denies no ledger."""
     files = GoneFiles()
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer, flushing(tmp_path):
         write_all(peer, 0)

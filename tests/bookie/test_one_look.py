@@ -14,9 +14,9 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers import base
 from bookie_service.storage.ledgers.interface import LookResult
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
+from tests.bookie.changing import add, entry
 from tests.bookie.collecting import Bench
-from tests.bookie.test_changes import add, entry
-from tests.bookie.test_durable_steps import restarted, twin_of
+from tests.bookie.stepped_twins import restarted, twin_of
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin
 

@@ -125,18 +125,18 @@ def test_copies_are_given_up_when_there_is_no_space_for_the_index_and_made_again
 
 def test_copies_share_one_limit() -> None:
     pace = CompactionPace(lambda: PaceLimit(1000, counts_bytes=True), threading.Event())
-    assert pace._pause_s(1, 5000) > 4
-    assert pace._pause_s(1, 5000) > 9, "what all of them did counts"
+    assert pace.pause_s(1, 5000) > 4
+    assert pace.pause_s(1, 5000) > 9, "what all of them did counts"
 
 
 def test_changed_limit_counts_from_now_on() -> None:
     limits = [PaceLimit(1000, counts_bytes=False)]
     pace = CompactionPace(lambda: limits[0], threading.Event())
-    assert pace._pause_s(10_000, 0) > 9
+    assert pace.pause_s(10_000, 0) > 9
     limits[0] = PaceLimit(0, counts_bytes=False)
-    assert pace._pause_s(10_000, 0) == 0
+    assert pace.pause_s(10_000, 0) == 0
     limits[0] = PaceLimit(1000, counts_bytes=False)
-    assert pace._pause_s(1000, 0) <= 1
+    assert pace.pause_s(1000, 0) <= 1
 
 
 def test_time_before_a_change_of_the_limit_earns_no_entries() -> None:
@@ -145,7 +145,7 @@ def test_time_before_a_change_of_the_limit_earns_no_entries() -> None:
     pace = CompactionPace(lambda: limits[0], threading.Event(), lambda: now_s)
     now_s += 50
     limits[0] = PaceLimit(20, counts_bytes=False)
-    assert pace._pause_s(40, 0) == 2
+    assert pace.pause_s(40, 0) == 2
 
 
 def test_stop_ends_the_work() -> None:

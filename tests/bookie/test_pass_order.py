@@ -23,8 +23,8 @@ from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.collecting import KEY, STORE_OPTIONS, UNLIMITED, Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.items import item
+from tests.bookie.storage_edges import half_live, log_ids
 from tests.bookie.test_pass_steps import OFTEN, Clocked, with_collector
-from tests.bookie.test_storage_edges import half_live, log_ids
 
 
 def add_again(bench: Bench) -> None:

@@ -22,7 +22,7 @@ from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.test_storage_edges import half_live
+from tests.bookie.storage_edges import half_live
 
 MINOR, MAJOR = CompactionLevel(0.2, 10.0), CompactionLevel(0.8, 100.0)
 OFTEN = replace(UNLIMITED, interval_s=5.0, minor=MINOR, major=MAJOR)
@@ -60,12 +60,17 @@ def with_collector(bench: Bench, options: CollectionOptions, test: Callable[[Clo
 # ---- which compaction ----
 
 
+def due(collector: GarbageCollector) -> CompactionLevel:
+    """Return the compaction of a pass that was not requested."""
+    return collector.compaction_due(is_forced=False, may_major=True, may_minor=True)
+
+
 def test_compactions_come_at_their_intervals_and_a_major_one_counts_as_a_minor_one(tmp_path: Path) -> None:
     async def test(clocked: Clocked) -> None:
         found = []
         for now_s in (9.9, 10, 15, 19.9, 20, 99, 100, 109.9, 110, 199.9, 200):
             clocked.now_s = now_s
-            found.append((now_s, clocked.collector._level(False, True, True)))
+            found.append((now_s, due(clocked.collector)))
         assert found == [
             (9.9, OFF),
             (10, MINOR),
@@ -92,11 +97,11 @@ def test_requested_compaction_is_the_one_that_was_asked_for_and_is_not_suspended
 ) -> None:
     async def test(clocked: Clocked) -> None:
         collector = clocked.collector
-        assert collector._level(True, may_major, may_minor) == level
+        assert collector.compaction_due(is_forced=True, may_major=may_major, may_minor=may_minor) == level
         collector.status.is_minor_suspended, collector.status.is_major_suspended = not may_minor, not may_major
-        assert collector._level(True, True, True) == level
+        assert collector.compaction_due(is_forced=True, may_major=True, may_minor=True) == level
         clocked.now_s = 1000
-        assert collector._level(False, True, True) == level
+        assert due(collector) == level
 
     with_collector(Bench(tmp_path), OFTEN, test)
 
@@ -107,11 +112,11 @@ def test_full_disks_delay_compaction_and_it_comes_when_there_is_room(
     async def test(clocked: Clocked) -> None:
         clocked.now_s = 100
         clocked.room = DiskRoom.FULL
-        assert [clocked.collector._level(False, True, True) for _ in range(3)] == [OFF] * 3
+        assert [due(clocked.collector) for _ in range(3)] == [OFF] * 3
         clocked.room = DiskRoom.SCARCE
-        assert clocked.collector._level(False, True, True) == MINOR
+        assert due(clocked.collector) == MINOR
         clocked.room = DiskRoom.ENOUGH
-        assert clocked.collector._level(False, True, True) == MAJOR, "the minor one did not count as a major one"
+        assert due(clocked.collector) == MAJOR, "the minor one did not count as a major one"
 
     with_collector(Bench(tmp_path), OFTEN, test)
     assert caplog.text.count("compaction waits until there is more room on the disks") == 1
@@ -119,9 +124,9 @@ def test_full_disks_delay_compaction_and_it_comes_when_there_is_room(
 
 def test_full_disks_are_compacted_at_each_pass_where_that_is_configured(tmp_path: Path) -> None:
     async def test(clocked: Clocked) -> None:
-        assert clocked.collector._level(False, True, True) == OFF
+        assert due(clocked.collector) == OFF
         clocked.room = DiskRoom.FULL
-        assert [clocked.collector._level(False, True, True) for _ in range(2)] == [MAJOR] * 2
+        assert [due(clocked.collector) for _ in range(2)] == [MAJOR] * 2
 
     with_collector(Bench(tmp_path), replace(OFTEN, compact_when_full=True), test)
 
@@ -132,7 +137,7 @@ def test_other_options_keep_the_interval_of_passes_and_the_brake(tmp_path: Path)
         clocked.collector.set_options(wanted)
         assert clocked.collector.options == replace(wanted, interval_s=5.0, deleted_share_max=0.2)
         clocked.now_s = 10
-        assert clocked.collector._level(False, True, True) == CompactionLevel(0.3, 10.0)
+        assert due(clocked.collector) == CompactionLevel(0.3, 10.0)
         clocked.collector.status.is_suspended = True
         with pytest.raises(BookKeeperError, match=SUSPENDED):
             await clocked.collector.collect()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -19,16 +17,12 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.plan_follower import PlanFollower
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 URI = MetadataUri.parse("zk://h/ledgers")
 ID = "b-1"
 PLAN = BookiePlan(ID, MAINTENANCE, "operator", since_ms=0)
 START_MS = 1_700_000_000_000
-
-
-async def _no_connection(*_: Any) -> Any:
-    raise AssertionError("nothing is dialled")
 
 
 class Unsteady(MemoryTree):
@@ -82,8 +76,7 @@ def run(test: Callable[[Bench], Awaitable[None]]) -> None:
         finally:
             await bench.follower.stop()
 
-    with contextlib.closing(VirtualLoop(_no_connection)) as loop:
-        loop.run_until_complete(whole())
+    run_in_virtual_time(whole())
 
 
 def test_plan_that_is_there_at_the_start_is_followed_before_the_start_ends() -> None:
@@ -117,7 +110,7 @@ def test_missed_change_lasts_for_a_minute_at_most() -> None:
     async def test(bench: Bench) -> None:
         await bench.follower.start()
         await asyncio.sleep(1)
-        bench.store._watches.clear()
+        bench.store.lose_watches()
         await bench.plans.set(PLAN)
         await asyncio.sleep(58)
         assert bench.seen == []
@@ -239,7 +232,7 @@ def test_follower_that_stopped_follows_nothing_and_watches_nothing() -> None:
         await bench.plans.set(PLAN)
         await asyncio.sleep(100)
         assert bench.seen == []
-        assert bench.store._watches == []
+        assert bench.store.watched == []
 
     run(test)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.bookie.child import BookieChild
+from tests.bookie.http_process import HTTP, call
 from tests.bookie.prometheus import DASHBOARD, EXPRESSIONS, is_filled, needs_prometheus, panels, running_prometheus
 from tests.bookie.published_panels import BOOKIES, READ_ONLY
-from tests.bookie.test_http_process import HTTP, call
 from tests.polling import wait_until
 
 

@@ -87,9 +87,7 @@ class FullPolls:
 
 
 @pytest.mark.parametrize("error", [StorageDamaged("its index file is damaged"), OSError(5, "Input/output error")])
-def test_long_poll_of_a_ledger_that_cannot_be_looked_up_does_not_say_that_there_is_none(
-    twin: BookieTwin, error: Exception
-) -> None:
+def test_long_poll_does_not_deny_a_ledger_that_cannot_be_looked_up(twin: BookieTwin, error: Exception) -> None:
     view, peer = DamagedView(twin, error), Peer()
     asked = request(protocol.READ_ENTRY, 7, ledgerId=DENSE, entryId=-1, flag=PIGGYBACK, previousLAC=0, timeOut=1000)
     LongPollRead(FullPolls(), peer, asked).proceed(view, None, ENDLESS)  # type: ignore[arg-type]

@@ -494,7 +494,7 @@ def test_disk_that_fails_answers_an_error_for_what_it_could_not_read_alone(
         assert found == {(LARGE, 0): Status.EIO, (UNKNOWN, 0): Status.ENOLEDGER, (DENSE, 20): Status.EOK}
 
 
-def test_ledger_whose_last_entry_cannot_be_read_is_an_error_for_its_lac_and_its_end_alone(twin: BookieTwin) -> None:
+def test_unreadable_last_entry_is_an_error_only_for_the_lac_and_the_end_of_its_ledger(twin: BookieTwin) -> None:
     bench, peer = Bench(twin), Peer()
     bench.reads.enqueue(lac_reads(peer, 50, BOTH, LARGE))
     bench.fail_one()

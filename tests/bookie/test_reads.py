@@ -284,7 +284,7 @@ def test_changing_bytes_are_those_of_now_and_not_those_that_were_fetched(tmp_pat
     file.close()
 
 
-def test_changing_bytes_of_a_file_system_that_cannot_tell_what_is_cached_are_read_once_they_were_fetched(
+def test_changing_bytes_are_read_after_fetching_if_the_file_system_cannot_tell_what_is_cached(
     tmp_path: Path,
 ) -> None:
     class Mute(File):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +15,13 @@ from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import REASON, BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.registration import SETTLE_S, Registration
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 URI = MetadataUri.parse("zk://h/ledgers")
 ID = "b-1"
 ADDRESS = BookieAddress("10.0.0.1", 3181, {"bkspark.version": "1"})
 WRITABLE, READ_ONLY = f"/ledgers/available/{ID}", f"/ledgers/available/readonly/{ID}"
 TIMEOUT_S = 10.0
-
-
-async def _no_connection(*_: Any) -> Any:
-    raise AssertionError("nothing is dialled")
 
 
 class Bench:
@@ -62,9 +57,8 @@ class Bench:
         return self.store.session(TIMEOUT_S)
 
 
-def run(test: Callable[[Bench], Awaitable[None]]) -> None:
-    with contextlib.closing(VirtualLoop(_no_connection)) as loop:
-        loop.run_until_complete(test(Bench()))  # type: ignore[arg-type]
+def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    run_in_virtual_time(test(Bench()))
 
 
 def now_s() -> float:

@@ -9,15 +9,15 @@ import numpy as np
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieOptions
-from tests.bookie.test_changes import KEY, OTHER_KEY, Client, Statuses, add, entry
-from tests.bookie.test_taking_adds import batch_of, new_twin, offer, run_of, settle_journals
+from tests.bookie.changing import KEY, OTHER_KEY, Client, Statuses, add, entry
+from tests.bookie.taken_adds import batch_of, new_twin, offer, run_of, settle_journals
 from tests.crash.twins import BookieTwin, add_frame
 
 
 def bypass(twin: BookieTwin, ledger_id: int, entry_id: int) -> Client:
     """Add an entry that is durable after a flush alone."""
     client = Client()
-    octets, _ = twin._runs(client, run_of(ledger_id, [entry_id]))
+    octets, _ = twin.received(client, run_of(ledger_id, [entry_id]))
     assert twin.bookie.add(client, octets, replace(batch_of(octets), is_deferred=True, bypasses_journal=True)) == 1
     return client
 
@@ -46,7 +46,7 @@ def test_fence_is_answered_when_the_journal_of_its_ledger_has_it_whatever_the_ot
 def test_force_covers_the_adds_of_the_journal_of_its_ledger() -> None:
     twin, client = new_twin(journals=2), Client()
     assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
-    octets, _ = twin._runs(client, run_of(5, [1]))
+    octets, _ = twin.received(client, run_of(5, [1]))
     assert twin.bookie.add(client, octets, replace(batch_of(octets), is_deferred=True)) == 1
     forced = force_later(twin, 5)
     while not twin.journals[0].is_idle:
@@ -74,7 +74,7 @@ def test_connection_that_waits_for_adds_in_flight_is_resumed_when_deferred_ones_
     """They are answered then, before any sync."""
     twin, client, other = new_twin(BookieOptions(adds_in_flight_max=1)), Client(), Client()
     assert add(twin, (5, 0)) == [Status.EOK]
-    octets, _ = twin._runs(client, run_of(5, [1]))
+    octets, _ = twin.received(client, run_of(5, [1]))
     assert twin.bookie.add(client, octets, replace(batch_of(octets), is_deferred=True)) == 1
     assert not offer(twin, other, run_of(5, [2]))
     twin.bookie.on_written(0, 1 << 40)
@@ -105,7 +105,7 @@ def test_force_that_comes_during_a_flush_is_carried_out_by_the_next_one_which_be
     assert (first.got, second.got) == ([Status.EOK], [Status.EOK])
 
 
-def test_force_waits_for_a_flush_that_advances_the_marks_if_a_late_disk_made_its_own_a_lesser_one() -> None:
+def test_force_waits_for_another_flush_if_a_late_disk_kept_its_own_from_advancing_the_marks() -> None:
     """What bypassed the journal is durable once the index is, too."""
     twin = new_twin()
     assert add(twin, (5, 0)) == [Status.EOK]

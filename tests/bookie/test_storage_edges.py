@@ -29,11 +29,12 @@ from bookie_service.storage.ledgers.opening import open_storage
 from bookie_service.storage.logs import compaction
 from tests.bookie.collecting import Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.file_indexes import CountingFiles, new_index, update
 from tests.bookie.items import item
-from tests.bookie.test_file_index import CountingFiles, new_index, update
-from tests.bookie.test_journal import FILES, OPTIONS, START, open_journal, path_of, record, replayed
-from tests.bookie.test_ledger_store import OPTIONS as STORE_OPTIONS
-from tests.bookie.test_ledger_store import flush, open_store, put, read
+from tests.bookie.journals import FILES, OPTIONS, START, open_journal, path_of, record, replayed
+from tests.bookie.ledger_stores import OPTIONS as STORE_OPTIONS
+from tests.bookie.ledger_stores import flush, open_store, put, read
+from tests.bookie.storage_edges import half_live, log_ids
 
 KEY = b"k" * 20
 FAKE = journal_format.RECORD_MAGIC + bytes(20)
@@ -339,21 +340,6 @@ def test_journal_keeps_as_many_backups_as_apaches_unless_it_is_configured() -> N
 
 
 # ---- compaction ----
-
-
-def half_live(tmp_path: Path, files: LocalFiles | None = None) -> Bench:
-    """Return a bench whose log 0 holds entries of ledger 1, which stays, and 2, which is gone."""
-    bench = Bench(tmp_path, files)
-    bench.put(1, range(20))
-    bench.put(2, range(20))
-    bench.flush()
-    bench.store.seal_logs()
-    bench.drop(2)
-    return bench
-
-
-def log_ids(bench: Bench) -> list[int]:
-    return sorted(int(os.path.basename(path).removesuffix(".log"), 16) for path in bench.log_paths)
 
 
 def test_compaction_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:

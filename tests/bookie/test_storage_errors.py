@@ -30,12 +30,12 @@ from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.entry_log import EntryLogs
-from tests.bookie.test_changes import add, fence
+from tests.bookie.changing import add, fence
+from tests.bookie.file_indexes import update
+from tests.bookie.journals import START, open_journal, path_of, replayed
+from tests.bookie.journals import record as fence_record
+from tests.bookie.stepped_twins import SMALL, new_disk, record, twin_of
 from tests.bookie.test_compaction_steps import open_below
-from tests.bookie.test_durable_steps import SMALL, new_disk, record, twin_of
-from tests.bookie.test_file_index import update
-from tests.bookie.test_journal import START, open_journal, path_of, replayed
-from tests.bookie.test_journal import record as fence_record
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
@@ -99,7 +99,7 @@ def test_name_of_a_removed_file_that_cannot_be_synced_is_an_error_unless_its_dis
         twin.store.sync_dropped([5])
 
 
-def test_logs_that_cannot_be_sealed_for_want_of_space_are_sealed_later_and_other_errors_are_raised() -> None:
+def test_logs_that_lack_space_to_be_sealed_are_sealed_later_and_other_errors_are_raised() -> None:
     twin = twin_of()
     assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
     twin.bookie.checkpoint(advances_checkpoint=False)

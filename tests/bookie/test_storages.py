@@ -30,7 +30,7 @@ from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_scan import LogScan
 from tests.bookie.items import item
-from tests.bookie.test_ledger_store import KEY, flush, put, read
+from tests.bookie.ledger_stores import KEY, flush, put, read
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 ARRIVALS = [(7, 0), (5, 0), (7, 1), (6, 3), (5, 1), (7, 2), (5, 2)]

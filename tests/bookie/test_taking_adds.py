@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bkspark.wire import v2
-from bkspark.wire.framing import FRAME_BYTES_MAX, LENGTH_BYTES, scan_frames
+from bkspark.wire.framing import FRAME_BYTES_MAX, LENGTH_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX
 from bookie_service.metrics.requests import RequestTimes
-from bookie_service.network.add_decoders import v2_add_batch
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
-from tests.bookie.test_changes import KEY, OTHER_KEY, Client, Statuses, add, entry, fence, mark, write_lac
-from tests.crash.history import History
-from tests.crash.images import Loss, crash_image
-from tests.crash.twins import AtHand, AtOnce, BookieTwin, Setup, add_frame, lac_packet
-
-
-def new_twin(options: BookieOptions | None = None, times: RequestTimes | None = None, **setup: Any) -> BookieTwin:
-    """Return a bookie without threads; `options`, if given, are those of the part that takes requests."""
-    made = Setup(**setup)
-    twin = BookieTwin(made.new_disk(), made, History())
-    if options is not None:
-        threads = [journal.thread for journal in twin.journals]
-        twin.bookie = Bookie(
-            twin.store,
-            threads,
-            twin.checkpoints,  # type: ignore[arg-type]
-            twin.disks,
-            AtHand(),
-            options,
-            AtOnce(),
-            times,
-        )
-        for part in (*twin.journals, twin.checkpoints):
-            part.bookie = twin.bookie
-        twin.bookie.look_at_disks()
-    return twin
-
-
-def after_crash(twin: BookieTwin) -> BookieTwin:
-    """Return the bookie that starts after the machine lost everything that was not synced."""
-    return BookieTwin(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
+from tests.bookie.changing import KEY, OTHER_KEY, Client, Statuses, add, entry, fence, mark, write_lac
+from tests.bookie.taken_adds import after_crash, batch_of, new_twin, offer, run_of, settle_journals
+from tests.crash.twins import BookieTwin, add_frame, lac_packet
 
 
 def alone(
@@ -60,16 +28,6 @@ def alone(
     found = v2.decode_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
     assert found is not None
     return twin.bookie.add_single(client, octets, found)
-
-
-def run_of(ledger_id: int, entry_ids: range | list[int], flags: int = 0) -> bytes:
-    return b"".join(add_frame(KEY, entry(ledger_id, entry_id), flags) for entry_id in entry_ids)
-
-
-def offer(twin: BookieTwin, client: Client, frames: bytes) -> bool:
-    """Offer requests once; return whether all were taken."""
-    octets, runs = twin._runs(client, frames)
-    return runs.serve(octets)
 
 
 ITEM_BYTES = LENGTH_BYTES + len(entry(5, 0)) + INDEX_BYTES_PER_ENTRY
@@ -203,7 +161,7 @@ def test_run_that_fits_exactly_is_taken_whole_and_one_add_more_waits() -> None:
         add(twin, (5, 0))
         count, rest = divmod(twin.store.active.room, ITEM_BYTES)
         last = add_frame(KEY, entry(5, count) + bytes(rest + excess))
-        octets, _ = twin._runs(client, run_of(5, range(1, count)) + last)
+        octets, _ = twin.received(client, run_of(5, range(1, count)) + last)
         run = batch_of(octets)
         assert twin.bookie.add(client, octets, run) == count - excess
         assert twin.checkpoints.is_idle
@@ -219,14 +177,8 @@ def test_run_of_one_add_that_lacks_a_byte_of_room_waits() -> None:
         add(twin, (5, 0))
         payload = twin.store.active.room - LENGTH_BYTES - INDEX_BYTES_PER_ENTRY - 24 + excess
         content = np.array([5, 1, -1], ">i8").tobytes() + bytes(payload)
-        octets, _ = twin._runs(client, add_frame(KEY, content))
+        octets, _ = twin.received(client, add_frame(KEY, content))
         assert batch_of(octets).count_within(twin.store.active.room, INDEX_BYTES_PER_ENTRY) == 1 - excess
-
-
-def batch_of(octets: np.ndarray) -> Any:
-    """Return the adds of a receive buffer as a run."""
-    table = scan_frames(octets.data, len(octets))
-    return v2_add_batch(v2.decode_requests(octets.data, table), 0, len(table.starts))
 
 
 def fill(twin: BookieTwin, first_entry: int = 0) -> int:
@@ -245,13 +197,6 @@ def fill_both(twin: BookieTwin) -> int:
     next_entry = fill(twin)
     assert twin.bookie.checkpoint(advances_checkpoint=False)
     return fill(twin, next_entry)
-
-
-def settle_journals(twin: BookieTwin) -> None:
-    """Make everything durable that was taken, without a flush."""
-    for journal in twin.journals:
-        while not journal.is_idle:
-            journal.step()
 
 
 def test_full_half_is_flushed_without_moving_the_marks_and_the_adds_go_on_at_once() -> None:
@@ -290,7 +235,7 @@ def test_adds_without_room_are_refused_while_a_flush_finds_no_space_and_taken_wh
     twin.bookie.look_at_disks()
     fill(twin, next_entry + 12)
     twin.bookie.on_checkpoint_stuck()
-    octets, _ = twin._runs(refused, run_of(5, range(1000, 1007), recovery))
+    octets, _ = twin.received(refused, run_of(5, range(1000, 1007), recovery))
     assert twin.bookie.add(refused, octets, batch_of(octets)) == 7
     assert refused.statuses == [Status.EREADONLY] * 7
     assert twin.bookie.times.failed_adds.count(0) == 7

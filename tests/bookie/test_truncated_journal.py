@@ -15,8 +15,8 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, FileHeader
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.journal.journal import Journal, JournalOptions
+from tests.bookie.journals import FILES, OPTIONS, START, open_journal, path_of, record, replayed
 from tests.bookie.serving import Serving, service_options
-from tests.bookie.test_journal import FILES, OPTIONS, START, open_journal, path_of, record, replayed
 
 ALIGNED = replace(OPTIONS, alignment_bytes=512)
 

@@ -202,7 +202,7 @@ def test_closed_connection_takes_its_own_polls_with_it_and_no_others() -> None:
     assert poll.events == [1, "answered"]
 
 
-def test_poll_that_may_not_be_answered_any_more_is_refused_when_it_is_woken_and_when_its_time_is_over() -> None:
+def test_poll_that_lost_its_permission_is_refused_when_woken_and_at_its_time_out() -> None:
     bench = Bench()
     woken, timed = bench.wait(1, 0), bench.wait(2, 0)
     bench.refused = {1, 2}

@@ -8,9 +8,9 @@ from bkspark.wire.framing import scan_frames
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.network.v3_requests import V3RequestStream
-from tests.bookie.test_changes import KEY, Client, add
-from tests.bookie.test_deferrals import DEFERRED
-from tests.bookie.test_taking_adds import after_crash, new_twin, offer, run_of, settle_journals
+from tests.bookie.changing import KEY, Client, add
+from tests.bookie.deferred_adds import DEFERRED
+from tests.bookie.taken_adds import after_crash, new_twin, offer, run_of, settle_journals
 from tests.bookie.v3_peer import add_frames
 from tests.crash.twins import SILENT, BookieTwin
 

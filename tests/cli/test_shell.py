@@ -59,6 +59,12 @@ class Shell:
         assert found == code, (words, output)
         return output.out + output.err
 
+    def refuses(self, words: str, why: str) -> None:
+        """Check that a verb fails with one line, in which `why` is."""
+        found = self(words, 255)
+        assert why in found, (words, found)
+        assert found.count("\n") == 1, (words, found)
+
 
 def test_table_has_all_verbs_of_apaches_shell_and_the_page_shows_it() -> None:
     assert {verb.name for verb in VERBS} == set(APACHES.split())
@@ -80,9 +86,7 @@ def test_wrong_use_ends_with_255_and_one_line(
         ("convert-to-db-storage", "not offered"),
         ("recover ,", "recover takes ID"),
     ):
-        found = shell(words, 255)
-        assert said in found, (words, found)
-        assert found.count("\n") == 1, (words, found)
+        shell.refuses(words, said)
     assert "listunderreplicated" in shell("help")
     # As with Apache's shell: the usage of one verb. It printed the usage of all verbs, also for an unknown name.
     assert shell("help lostbookierecoverydelay").splitlines() == [
@@ -200,9 +204,7 @@ def test_verbs_that_apaches_shell_has_on_our_cluster_answer_alike(
         ("simpletest -e 1 -w 2 -a 1", "ensemble size 1 is below write quorum 2"),
         ("cookie_create -cf /proc/version b:1", "its first line is 'Linux version"),
     ):
-        found = shell(words, 255)
-        assert said in found, (words, found)
-        assert found.count("\n") == 1, (words, found)
+        shell.refuses(words, said)
     assert "exists already" in shell(f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", 255)
     assert "no cookie" in shell("cookie_get b:1", 255)
     assert "one and only one" in shell("listbookies", 1)

@@ -11,7 +11,7 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.pipeline import WriterState
+from bkspark.core.pipeline import WriterStart, WriterState
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.slots import Phase
 from bkspark.core.striping import write_set
@@ -63,7 +63,7 @@ class Writer:
         bookies = tuple(f"b{number}" for number in range(1, quorums[0] + 1))
         metadata = LedgerMetadata(*quorums, (Fragment(0, bookies),))
         relaxed = RelaxedDurability(force_interval_s=force_interval_s, **options)
-        self.core = WriterCore(5, metadata, 0, random.Random(1), WriterOptions(), relaxed=relaxed)
+        self.core = WriterCore(WriterStart(5, metadata, 0), random.Random(1), relaxed=relaxed)
         self.log = []
 
     def take(self, done):

@@ -384,7 +384,7 @@ def test_poll_that_took_half_its_time_is_sent_again_at_once_and_a_shorter_one_af
 
 
 @pytest.mark.parametrize("hint", [2**63 - 1, ENTRY_ID_MAX + 1], ids=["infinite", "above all ids"])
-def test_bookie_with_a_hint_that_no_ledger_can_have_is_not_asked_for_a_proof_and_gets_no_poll_for_a_while(hint):
+def test_bookie_with_an_impossible_hint_is_neither_asked_for_proof_nor_polled_for_a_while(hint):
     tail = Tail(metadata_of((1, 1, 1)), 5)
     tail.wait(0)
     todo = tail.on_polled("b0", hint, 1)

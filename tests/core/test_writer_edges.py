@@ -112,7 +112,7 @@ def test_writer_without_enough_bookies_names_its_ledger_and_those_that_are_missi
     assert (done[-1].error.ledger_id, done[-1].error.entry_id) == (5, 0)
 
 
-def test_entries_that_waited_for_a_failed_bookie_alone_are_acknowledged_when_it_is_left_out_with_a_delay() -> None:
+def test_entries_that_waited_only_for_a_failed_bookie_are_acknowledged_when_it_is_left_out_later() -> None:
     writer = Writer(options=WriterOptions(delay_ensemble_change=True))
     writer.add(2)
     writer.reply(0, 0, 1)

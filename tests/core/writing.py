@@ -8,6 +8,7 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.writer import WriterCore
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.status import Status
@@ -26,7 +27,8 @@ class Writer:
         ensemble_size, write_quorum, ack_quorum = quorums
         bookies = tuple(f"b{number}" for number in range(1, ensemble_size + 1))
         self.metadata = LedgerMetadata(ensemble_size, write_quorum, ack_quorum, (Fragment(0, bookies),))
-        self.core = WriterCore(5, self.metadata, 0, random.Random(1), **options)
+        where = {name: options.pop(name) for name in ("lac", "is_recovery") if name in options}
+        self.core = WriterCore(WriterStart(5, self.metadata, 0, **where), random.Random(1), **options)
         self.log = []
 
     def add(self, count=1, now_ns=0):

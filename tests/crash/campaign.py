@@ -12,7 +12,6 @@ One image in `DEEP_EVERY` goes on: boundaries of its recovery are crashed again,
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -29,7 +28,7 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit, audit_space, observe
 from tests.crash.history import History
 from tests.crash.images import VARIANTS, Fingerprint, Loss, crash_image, fingerprint
-from tests.crash.parallel import counts_of, processor_seconds
+from tests.crash.parallel import campaign_parser, counts_of, processor_seconds
 from tests.crash.scripts import FencingScript, Script, write_more
 from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Remembered, Setup
@@ -299,13 +298,11 @@ def run(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.campaign", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=1)
+    parser = campaign_parser("campaign", __doc__)
     parser.add_argument("--storage", type=StorageClass.parse, help="one ledgerStorageClass only (default: all in turn)")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--images", type=int, help="audit so many images (default 150000)")
+    budget.add_argument("--images", type=int, help="audit this many images (default 150000)")
     budget.add_argument("--seconds", type=float, help="run for this long")
-    parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
     parser.add_argument(
         "--fences", action="store_true", help="scripts of ledgers with fences and explicit LACs, and few entries"
     )

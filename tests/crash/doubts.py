@@ -17,7 +17,6 @@ It prints one JSON line of counts.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import enum
 import sys
@@ -44,7 +43,7 @@ from tests.crash.campaign import reopened
 from tests.crash.history import NEVER, History
 from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.parallel import counts_of, report
+from tests.crash.parallel import campaign_parser, counts_of, report
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
 
@@ -298,10 +297,7 @@ def run(seed: int, processes: int = 1) -> Counter[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.doubts", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=1, help="run side by side (default 1)")
-    options = parser.parse_args(arguments)
+    options = campaign_parser("doubts", __doc__).parse_args(arguments)
     return report(options.seed, lambda: run(options.seed, options.processes))
 
 

@@ -16,7 +16,6 @@ It prints one JSON line of counts; `coverage` says which part of all moments was
 
 from __future__ import annotations
 
-import argparse
 import errno
 import itertools
 import sys
@@ -39,7 +38,7 @@ from tests.crash.audit import Violation, audit
 from tests.crash.history import NEVER, History
 from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.parallel import counts_of, report
+from tests.crash.parallel import campaign_parser, counts_of, report
 from tests.crash.simulated_files import SimulatedDisk, os_error
 from tests.crash.twins import BookieTwin, Setup
 
@@ -332,11 +331,7 @@ def run(seed: int, share: float, processes: int = 1) -> Counter[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.failing_disks", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="part of the moments, by the seed (default all)")
-    parser.add_argument("--processes", type=int, default=1, help="run cases side by side (default 1)")
-    options = parser.parse_args(arguments)
+    options = campaign_parser("failing_disks", __doc__, share_of="the moments").parse_args(arguments)
     return report(options.seed, lambda: run(options.seed, options.share, options.processes), done="moments")
 
 

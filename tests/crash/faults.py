@@ -17,7 +17,6 @@ prints one JSON line of counts; `coverage` says which part of all calls and of a
 
 from __future__ import annotations
 
-import argparse
 import enum
 import errno
 import faulthandler
@@ -45,6 +44,7 @@ from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.parallel import campaign_parser
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import Fault, SimulatedDisk
 from tests.crash.twins import BookieTwin, Setup
@@ -357,12 +357,9 @@ def _begin_process() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.faults", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=1)
+    parser = campaign_parser("faults", __doc__, share_of="all faults")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds from there on")
-    parser.add_argument("--share", type=float, default=1.0, help="part of all faults, chosen by the seed")
     parser.add_argument("--storage", type=StorageClass.parse, help="one ledgerStorageClass only (default: all)")
-    parser.add_argument("--processes", type=int, default=1, help="run side by side (default 1)")
     options = parser.parse_args(arguments)
     storages = [options.storage] if options.storage else list(StorageClass)
     seeds = range(options.seed, options.seed + options.seeds)

@@ -14,7 +14,6 @@ It prints one JSON line of counts.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -30,7 +29,7 @@ from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.faults import TAKING_SPACE
 from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
-from tests.crash.parallel import counts_of, report
+from tests.crash.parallel import campaign_parser, counts_of, report
 from tests.crash.recoveries import KINDS, RichScript
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import SimulatedDisk, os_error
@@ -211,11 +210,7 @@ def run(seed: int, share: float = 1.0, processes: int = 1) -> Counter[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.full_disks", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="part of the kills, chosen by the seed (default all)")
-    parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
-    options = parser.parse_args(arguments)
+    options = campaign_parser("full_disks", __doc__, share_of="the kills").parse_args(arguments)
     return report(options.seed, lambda: run(options.seed, options.share, options.processes), done="kills")
 
 

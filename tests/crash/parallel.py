@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import itertools
@@ -48,6 +49,21 @@ def _outcome(part: CampaignPart) -> Counter[str] | Violation:
         except Violation as violation:
             # Without its causes, which another process may be unable to send.
             return Violation(str(violation))
+
+
+def campaign_parser(name: str, doc: str | None, share_of: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser of what all campaigns take.
+
+    Args:
+        name: the module, below tests.crash. doc: its docstring.
+        share_of: what `--share` takes a part of; None: the campaign has no such option.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m tests.crash.{name}", description=(doc or "").split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="processes that share the work (default 1)")
+    if share_of is not None:
+        parser.add_argument("--share", type=float, default=1.0, help=f"part of {share_of}, by the seed (default all)")
+    return parser
 
 
 def report(seed: int, run: Callable[[], Counter[str]], done: str | None = None) -> int:

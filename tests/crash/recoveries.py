@@ -12,7 +12,6 @@ power cut. That takes two crashes at exact places, so campaigns that sample seco
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +29,7 @@ from tests.crash.audit import Violation, audit
 from tests.crash.campaign import LOG_PER_LEDGER, Starts, reopened
 from tests.crash.images import Fingerprint, Loss, crash_image, every_image, fingerprint
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.parallel import counts_of, report
+from tests.crash.parallel import campaign_parser, counts_of, report
 from tests.crash.scripts import Script
 from tests.crash.twins import BookieTwin, Setup
 
@@ -233,12 +232,9 @@ def run(seed: int, share: float, kinds: Iterable[str], act: str | None = None, p
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.recoveries", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="part of all pairs of a kill and a cut (default all)")
+    parser = campaign_parser("recoveries", __doc__, share_of="all pairs of a kill and a cut")
     parser.add_argument("--kind", choices=KINDS, help="one kind of script only (default: all)")
     parser.add_argument("--act", help="kill in the middle of such acts of the script only, such as 'compact'")
-    parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
     options = parser.parse_args(arguments)
     kinds = [options.kind] if options.kind else list(KINDS)
     return report(

@@ -255,7 +255,7 @@ class BookieTwin:
 
     def serve(self, client: TakingClient, frames: bytes) -> None:
         """Take requests that came at once from a connection; checkpoints run when the write cache is full."""
-        octets, runs = self._runs(client, frames)
+        octets, runs = self.received(client, frames)
         alone = v2.decode_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
         with self.loop.serving():
             is_served = alone is not None and self.bookie.add_single(client, octets, alone)
@@ -273,7 +273,7 @@ class BookieTwin:
             assert not self.loop.is_idle, "adds wait for room that nothing makes"
             self.loop.turn()
 
-    def _runs(self, client: TakingClient, frames: bytes) -> tuple[np.ndarray, V2RequestStream]:
+    def received(self, client: TakingClient, frames: bytes) -> tuple[np.ndarray, V2RequestStream]:
         """Return a receive buffer, which the bookie may write to, and the requests in it."""
         buffer = bytearray(frames)
         octets = np.frombuffer(buffer, np.uint8)
@@ -325,7 +325,7 @@ class BookieTwin:
         """Say whether an ordinary add is refused or finds no room; only then the bookie is as before."""
         answers = Sent()
         content = struct.pack(">qqq", ledger_id, 0, -1)
-        octets, runs = self._runs(answers, add_frame(key, content))
+        octets, runs = self.received(answers, add_frame(key, content))
         return not runs.serve(octets) or bool(answers.buffer)
 
     def header(self, ledger_id: int) -> Known | None:

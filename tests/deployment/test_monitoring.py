@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.bookie.child import BookieChild
-from tests.bookie.test_http_process import HTTP
+from tests.bookie.http_process import HTTP
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"

@@ -20,6 +20,7 @@ from bkspark.wire.auth import encode_auth, take_auth_answer
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.start_tls import encode_start_tls
 from tests.fuzzing.attack import Count, Hang
+from tests.fuzzing.mutated_bytes import mutated
 from tests.security.sasl_serving import PASSWORD, USER
 
 ANSWER_S = 30.0
@@ -90,19 +91,7 @@ class LoginFrames:
         return (size & 0xFFFFFFFF).to_bytes(LENGTH_BYTES, "big") + body
 
     def _changed(self, data: bytes) -> bytes:
-        found, luck = bytearray(data), self.luck
-        for _ in range(luck.randint(1, 3)):
-            at = luck.randrange(len(found) + 1)
-            match luck.randrange(4):
-                case 0 if at < len(found):
-                    found[at] = luck.randrange(256)
-                case 1:
-                    del found[at : at + luck.randint(1, 8)]
-                case 2:
-                    found[at:at] = found[at : at + luck.randint(1, 30)]
-                case _:
-                    found[at:at] = luck.randbytes(luck.randint(1, 8))
-        return bytes(found)
+        return mutated(data, self.luck, changes_max=3, gap_max=8)
 
 
 class LoginLink:

@@ -26,7 +26,8 @@ from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of
 from bkspark.spark.offsets import ManyLogs, OneLog
-from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.option_table import OPTIONS
+from bkspark.spark.options import SourceOptions
 from bookie_service.settings import configuration
 from tests.fuzzing.target import Draw, Target
 

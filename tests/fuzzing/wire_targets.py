@@ -16,6 +16,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import entry_lists, lac, local_reads, v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.entry_lists import EntryRuns
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, count_leading, scan_frames, split_items
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.v3_single_add import decode_single_add, number
@@ -295,8 +296,8 @@ def _v3_request_seeds() -> Iterator[bytes]:
     batch = EntryBatch.of([b"one", b"three"], ledger_id=7, first_entry=300)
     sealed = EntryDigest(DigestType.CRC32C, b"").seal(batch, 2, 10)
     yield bytes(v3.encode_adds(sealed, 7, 1, KEY).buffer)
-    yield bytes(v3.encode_adds(sealed, 7, 1, KEY, is_recovery=True, write_flags=1, priority=100).buffer)
-    yield bytes(v3.encode_adds(sealed, 7, 1, KEY, bypasses_journal=True).buffer)
+    yield bytes(v3.encode_adds(sealed, 7, 1, KEY, AddFlags(is_recovery=True, is_urgent=True, is_deferred=True)).buffer)
+    yield bytes(v3.encode_adds(sealed, 7, 1, KEY, AddFlags(bypasses_journal=True)).buffer)
     yield v3_reads.encode_reads(7, np.arange(126, 130), 1)
     yield v3_reads.encode_reads(7, np.arange(3), 1, KEY, priority=100)
     for name, fields in (
@@ -378,9 +379,7 @@ def _v3_built(data: bytes) -> None:
     assert (reads.entry_ids.tolist(), reads.fencing_key) == (entry_ids[: len(reads)].tolist(), fencing_key)
     batch = EntryBatch.of([draw.blob() for _ in range(count)], ledger_id=ledger_id, first_entry=draw.below(1 << 16))
     sealed = EntryDigest(DigestType.CRC32, b"").seal(batch, -1, 0)
-    adds = bytes(
-        v3.encode_adds(sealed, ledger_id, 5, KEY, is_recovery=draw.flag(), priority=draw.below(2) * 100).buffer
-    )
+    adds = bytes(v3.encode_adds(sealed, ledger_id, 5, KEY, AddFlags(draw.flag(), is_urgent=draw.flag())).buffer)
     table = scan_frames(adds, len(adds))
     first = 0
     while first < len(table):

@@ -22,7 +22,7 @@ class JudgeMissing(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge said of one history."""
+    """The judge's verdict on one history."""
 
     facts: dict[str, Any]
 
@@ -32,7 +32,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """`linearizable`, `not linearizable`, or `unknown`: time or memory were over for some, and the others are."""
+        """`linearizable`, `not linearizable`, or `unknown` (time or memory ran out, and nothing was wrong)."""
         verdicts = {found["verdict"] for found in self.facts["findings"]}
         return next((word for word in ("not linearizable", "unknown") if word in verdicts), "linearizable")
 

@@ -519,7 +519,7 @@ DEFECTS: tuple[tuple[Callable[[Script], None], str], ...] = (
 
 
 def undecidable(h: Script) -> None:
-    """Take over a log by forty clients at once, and read what is not there: each order of the forty is another one."""
+    """Forty clients take over a log at once, and a read finds what no client wrote. The orders are too many to try."""
     opening = [h.opening(f"writer {number}") for number in range(40)]
     h.log_read(([0, 10, 0], values(range(1), "nobody")))
     for opened in opening:

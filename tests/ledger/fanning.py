@@ -11,6 +11,7 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError
@@ -22,7 +23,7 @@ from bkspark.net.connection import BookieConnection
 from bkspark.wire import v2
 from bkspark.wire.digest import SealedEntries
 from tests.ledger.hostile import Asked, reply
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 LEDGER = 5
 SILENT_S = 30.0
@@ -87,9 +88,8 @@ class FannedWriter:
         relaxed: RelaxedDurability | None = None,
     ) -> None:
         ensemble = tuple("abcde"[: quorums[0]])
-        self.core = WriterCore(
-            LEDGER, LedgerMetadata(*quorums, (Fragment(0, ensemble),)), 0, random.Random(1), relaxed=relaxed
-        )
+        start = WriterStart(LEDGER, LedgerMetadata(*quorums, (Fragment(0, ensemble),)), 0)
+        self.core = WriterCore(start, random.Random(1), relaxed=relaxed)
         self.fanout = Fanout(self.core, self, self._connect, ownership, FORCE_S)
         self.asked: list[str] = []
         """The bookies to which connections were asked for, in order."""
@@ -157,9 +157,6 @@ class FannedWriter:
 def play(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test's coroutine in virtual time."""
 
-    async def no_sockets(*_: object) -> None:
-        raise AssertionError("no socket is needed")
-
     async def call() -> None:
         try:
             await test()
@@ -169,8 +166,4 @@ def play(test: Callable[[], Awaitable[None]]) -> None:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    loop = VirtualLoop(no_sockets)
-    try:
-        loop.run_until_complete(call())
-    finally:
-        loop.close()
+    run_in_virtual_time(call())

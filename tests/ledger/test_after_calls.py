@@ -10,22 +10,13 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ClientClosed
+from bkspark.ledger.replica_copies import ReplicaReader
 from bkspark.ledger.replica_reads import read_ahead
-from bkspark.ledger.stored import ReplicaReader
 from bkspark.wire import v2
 from bkspark.wire.status import Status
+from tests.ledger.after_calls import tasks_of, ticks
 from tests.ledger.holders import PATIENT, Holder, register, with_bookies
 from tests.ledger.hostile import HostileBookie, World
-
-
-def ticks() -> list[asyncio.TimerHandle]:
-    """Return the timers of writers that have not ended."""
-    timers = asyncio.get_running_loop()._scheduled
-    return [timer for timer in timers if not timer.cancelled() and "WriterRun._tick" in str(timer)]
-
-
-def tasks_of(function: str) -> list[str]:
-    return [str(task) for task in asyncio.all_tasks() if function in str(task.get_coro())]
 
 
 def test_writer_that_is_closed_or_abandoned_ticks_and_listens_no_more() -> None:

@@ -88,10 +88,10 @@ def test_list_is_read_once_and_again_only_when_it_changed():
         tree.children = lambda path: reads.append(path) or children(path)
         watcher = cluster.watcher(tree)
         await watcher.candidates(2)
-        watches = len(cluster.store._watches)
+        watches = len(cluster.store.watched)
         for _ in range(4):
             assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
-        assert (len(reads), len(cluster.store._watches)) == (1, watches)
+        assert (len(reads), len(cluster.store.watched)) == (1, watches)
         await cluster.register("b:3")
         await asyncio.sleep(0)
         assert (await watcher.candidates(2)).writable == {"b:1", "b:2", "b:3"}
@@ -178,10 +178,10 @@ def test_watches_that_could_not_be_set_are_set_by_the_next_call():
                 raise MetadataError("the connection was lost")
             return await watch(path, callback)
 
-        tree.watch, watches = failing, len(cluster.store._watches)
+        tree.watch, watches = failing, len(cluster.store.watched)
         with pytest.raises(MetadataError):
             await watcher.candidates(2)
-        assert len(cluster.store._watches) == watches
+        assert len(cluster.store.watched) == watches
         assert (await watcher.candidates(2)).writable == {"b:1", "b:2"}
         await cluster.leave("b:2")
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from bkspark.core.probing import TRIAL_BYTES_MAX
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.tail import TailLimits
 from bkspark.core.writer_options import WriterOptions
-from bkspark.ledger import advanced, fanout, link, patience, range_reader, replica_reads, stored, writer_run
+from bkspark.ledger import advanced, fanout, link, patience, range_reader, replica_copies, replica_reads, writer_run
 from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.writer import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
 from bkspark.log import log
@@ -86,7 +86,7 @@ def test_a_writer_looks_for_what_is_late_and_asks_again_several_times_a_second()
         writer_run.TICK_S,
         fanout.CONFIRM_PAUSE_S,
         link.FORCE_PAUSE_S,
-        stored.REFUSED_PAUSE_S,
+        replica_copies.REFUSED_PAUSE_S,
         patience.PAUSE_S_MIN,
     ):
         assert 0.01 <= pause_s <= 0.25
@@ -122,7 +122,7 @@ def test_what_waits_above_a_gap_has_at_most_65_536_ids_and_64_mib() -> None:
 
 
 def test_a_copy_fails_when_its_bookie_acknowledges_nothing_for_half_a_minute() -> None:
-    assert (stored.ACK_TIMEOUT_S, stored.PIECES_IN_FLIGHT_MAX) == (30.0, 4)
+    assert (replica_copies.ACK_TIMEOUT_S, replica_copies.PIECES_IN_FLIGHT_MAX) == (30.0, 4)
 
 
 def test_acknowledged_entries_of_relaxed_durability_are_synced_within_a_second() -> None:
@@ -142,6 +142,6 @@ def test_a_ledger_of_a_log_ends_at_a_gibibyte() -> None:
     assert RollLimits().roll_bytes == 1024 * MIB
 
 
-def test_what_a_dead_job_left_is_kept_for_a_day_and_a_silent_reader_for_a_week() -> None:
+def test_ledgers_of_a_dead_job_are_kept_for_a_day_and_a_silent_reader_for_a_week() -> None:
     assert log.VACUUM_AGE_S == 86_400
     assert log.CONSUMER_EXPIRY_S == 7 * 86_400

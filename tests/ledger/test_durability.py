@@ -81,7 +81,8 @@ def test_three_killed_bookies_have_every_acknowledged_entry(cluster: Cluster) ->
             for bookie in chance.sample(cluster.bookies, 3):
                 bookie.kill()
             struck += load.is_under_way
-            # Left alone, the writer fails once ZooKeeper misses the bookies: seen once, not waited for each time.
+            # A writer that is not abandoned fails when ZooKeeper notices that the bookies are gone. That takes long, so
+            # only the first kill waits for it.
             if kill:
                 load.abandon()
             load.join(WAIT_S)

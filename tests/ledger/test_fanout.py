@@ -41,7 +41,7 @@ def now() -> float:
 # ---- sending ----
 
 
-def test_adds_from_before_the_connection_go_out_in_order_once_it_is_made_and_later_ones_at_once() -> None:
+def test_adds_before_the_connection_are_sent_in_order_when_it_is_made_and_later_ones_at_once() -> None:
     async def test() -> None:
         writer = FannedWriter()
         writer.add()
@@ -71,7 +71,7 @@ def test_bookie_gets_those_entries_of_a_batch_that_it_stores() -> None:
     play(test)
 
 
-def test_bookie_that_takes_the_place_of_another_has_a_connection_of_its_own_and_the_other_is_not_heard() -> None:
+def test_replacement_has_its_own_connection_and_the_replaced_bookie_is_ignored() -> None:
     async def test() -> None:
         writer = FannedWriter()
         writer.add()

@@ -273,18 +273,18 @@ def test_follower_learns_of_the_close_at_once_and_leaves_no_watch() -> None:
         await writer.append(b"0")
         await writer.append(b"1")
         reader = await world.reading.open(writer.ledger_id)
-        watches = len(world.cluster.store._watches)
+        watches = len(world.cluster.store.watched)
         following = world.follow(reader.follow())
         await asyncio.sleep(7)
         assert world.got == [b"0"]
-        assert len(world.cluster.store._watches) == watches + 1
+        assert len(world.cluster.store.watched) == watches + 1
         await writer.close()
         closed = loop.time()
         await following
         # Long before the next look, which comes every five seconds.
         assert loop.time() - closed < 0.5
         assert world.got == [b"0", b"1"]
-        assert len(world.cluster.store._watches) == watches
+        assert len(world.cluster.store.watched) == watches
 
     play(test)
 
@@ -483,7 +483,7 @@ def test_patience_of_a_follower_begins_again_with_every_entry() -> None:
     play(test)
 
 
-def test_follower_of_an_idle_ledger_polls_again_and_again_and_watches_its_metadata_from_the_first_wait_on() -> None:
+def test_follower_of_an_idle_ledger_polls_repeatedly_and_watches_its_metadata_from_the_first_wait() -> None:
     """§5.8: an empty answer moves it to the next bookie; an error is not reported."""
 
     async def test(world: World) -> None:
@@ -492,11 +492,11 @@ def test_follower_of_an_idle_ledger_polls_again_and_again_and_watches_its_metada
         writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
         await writer.append_many([b"0", b"1"])
         reader = await world.reading.open(writer.ledger_id)
-        watches = len(world.cluster.store._watches)
+        watches = len(world.cluster.store.watched)
         async with aclosing(TailWatch(await world.reading.context(), reader)) as watch:
             waiting = asyncio.ensure_future(watch.wait_beyond(5))
             await asyncio.sleep(1)
-            assert len(world.cluster.store._watches) == watches + 1
+            assert len(world.cluster.store.watched) == watches + 1
             await asyncio.sleep(300)
             assert not waiting.done()
             await writer.close()

@@ -16,9 +16,9 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.digest import master_key
+from tests.ledger.closing_clients import does_nothing
 from tests.ledger.holders import FOR_EVER_S, PATIENT, Holder, register
 from tests.ledger.hostile import DIGEST, HostileBookie, World, play
-from tests.ledger.test_closing import does_nothing
 from tests.planting import around
 from tests.simulation.full_cluster import URI as CLUSTER_URI
 from tests.simulation.full_cluster import Cluster

@@ -20,7 +20,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import NetOptions
 from bkspark.wire.status import Status
-from tests.ledger.test_closing import does_nothing
+from tests.ledger.closing_clients import does_nothing
 from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.virtual_loop import VirtualLoop
@@ -96,7 +96,7 @@ def test_ledger_is_not_closed_before_a_bookie_that_connects_late_was_sent_its_co
     play(test)
 
 
-def test_recovery_does_not_close_before_a_bookie_that_took_the_place_of_another_was_sent_its_copies() -> None:
+def test_recovery_does_not_close_before_a_replacement_was_sent_its_copies() -> None:
     """Two bookies take no adds. One of those that replace them suffices to rewrite all entries."""
 
     async def test(cluster: LateCluster, client: Client) -> None:

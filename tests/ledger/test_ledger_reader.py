@@ -19,8 +19,8 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
+from tests.ledger.after_calls import tasks_of
 from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, items, no_entry_v3, play, reply, sealed
-from tests.ledger.test_after_calls import tasks_of
 
 PATIENT = NetOptions(read_timeout_s=3600.0, speculative_read_s=3600.0)
 """No test waits that long for a bookie."""

@@ -9,20 +9,13 @@ import pytest
 
 from bkspark.errors import BookKeeperError, NoSuchLedger, ReadFailed
 from bkspark.ledger.patience import PAUSE_S_MAX, PAUSE_S_MIN, Patience
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 PASSING = ReadFailed("too few bookies answered")
 
 
 def play(test: Callable[[], Awaitable[None]]) -> None:
-    async def no_sockets(*_: object) -> None:
-        raise AssertionError("no connection is made here")
-
-    loop = VirtualLoop(no_sockets)
-    try:
-        loop.run_until_complete(test())
-    finally:
-        loop.close()
+    run_in_virtual_time(test())
 
 
 def patience(limit_s: float) -> Patience:

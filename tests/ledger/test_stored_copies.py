@@ -12,9 +12,9 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import AdaptiveReadSize
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, TooManyRequests, UnauthorizedAccess
-from bkspark.ledger import stored
+from bkspark.ledger import replica_copies
+from bkspark.ledger.replica_copies import PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
 from bkspark.ledger.replica_reads import ReplicaReads
-from bkspark.ledger.stored import PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import master_key
@@ -187,7 +187,7 @@ def test_lost_connection_fails_a_copy_at_once() -> None:
 
 
 def test_bookie_that_acknowledges_nothing_in_time_fails_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "ACK_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(replica_copies, "ACK_TIMEOUT_S", 0.02)
 
     async def test(world: World, bookie: HostileBookie) -> None:
         writer = await writer_to(world, bookie)
@@ -202,8 +202,8 @@ def test_bookie_that_acknowledges_nothing_in_time_fails_a_copy(monkeypatch: pyte
 
 def test_bookie_that_refuses_load_again_and_again_acknowledges_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its refusals come in time, and a caller would wait for ever."""
-    monkeypatch.setattr(stored, "ACK_TIMEOUT_S", 0.15)
-    monkeypatch.setattr(stored, "REFUSED_PAUSE_S", 0.002)
+    monkeypatch.setattr(replica_copies, "ACK_TIMEOUT_S", 0.15)
+    monkeypatch.setattr(replica_copies, "REFUSED_PAUSE_S", 0.002)
 
     async def test(world: World, bookie: HostileBookie) -> None:
         writer = await writer_to(world, bookie)
@@ -338,8 +338,8 @@ async def listed(world: World, status: int, body: bytes | None, last_entry: int)
 def test_list_of_entries_counts_only_if_it_is_certain(
     status: int, body: bytes | None, last_entry: int, expected: list[int] | None
 ) -> None:
-    """An error that is taken for "it has no entries" makes autorecovery copy what is there; and no answer may describe
-    more runs than the ledger has entries."""
+    """If an error counts as "it has no entries", autorecovery copies what is there. An answer with more runs than the
+    ledger has entries is an error."""
 
     async def test(world: World) -> None:
         assert await listed(world, status, body, last_entry) == expected

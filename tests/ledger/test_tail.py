@@ -140,14 +140,14 @@ def test_follower_that_has_ended_watches_no_metadata(tmp_path):
         writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
         await writer.append(b"an entry")
         reader = await client.open(writer.ledger_id, recover=False)
-        before = [path for path, *_ in cluster.store._watches]
+        before = cluster.store.watched
         async with aclosing(TailWatch(await client.context(), reader)) as watch:
             waiting = asyncio.ensure_future(watch.wait_beyond(-1))
             await polled(cluster, writer.ledger_id)
-            assert len(cluster.store._watches) > len(before)
+            assert len(cluster.store.watched) > len(before)
             waiting.cancel()
             await asyncio.wait([waiting])
-        assert [path for path, *_ in cluster.store._watches] == before
+        assert cluster.store.watched == before
         writer.abandon()
 
     run(tmp_path, test, bookies=1)

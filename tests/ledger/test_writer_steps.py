@@ -17,11 +17,11 @@ from bkspark.ledger.tail import TailWatch
 from bkspark.ledger.writer_run import STORE_AWAY_S, TICK_S
 from bkspark.net.pool import NetOptions
 from tests.crash.images import Loss
+from tests.ledger.after_calls import ticks
+from tests.ledger.closing_clients import World, does_nothing, play
 from tests.ledger.holders import PATIENT, Holder, with_bookies
 from tests.ledger.hostile import HostileBookie
 from tests.ledger.hostile import World as HostileWorld
-from tests.ledger.test_after_calls import ticks
-from tests.ledger.test_closing import World, does_nothing, play
 from tests.simulation.full_cluster import URI
 from tests.simulation.full_links import TO_BOOKIE
 

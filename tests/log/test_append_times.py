@@ -139,7 +139,7 @@ def test_an_old_log_has_times_from_the_first_new_entry_on(tmp_path):
         await log.create()
         await publish(log, numbers(0, 3))
         await publish(log, numbers(3, 6))
-        heads = (await log.store())._heads
+        heads = (await log.store()).heads
         await heads.change("clicks", without_times)
         assert await times_of(log) == [(0, 0, None), (1, 0, None)]
         assert await since(log, now_ms - 3_600_000) == numbers(0, 6)  # by the times of the ledgers
@@ -265,7 +265,7 @@ def test_a_log_is_read_up_to_a_time_and_never_beyond_what_was_readable(tmp_path)
         assert await until(1_000_020) == third
         assert await until(1_000_020, second) == second
         assert await until(1_000_031) == await until(now_ms) == await until(now_ms + 1) == end
-        await (await log.store())._heads.change("clicks", without_times)
+        await (await log.store()).heads.change("clicks", without_times)
         snapshot = await log.snapshot()
         assert await until(0, third) == third
 

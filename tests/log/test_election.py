@@ -188,10 +188,10 @@ def test_each_contender_watches_the_one_before_it_so_that_one_alone_wakes_when_t
             waiting.append(asyncio.ensure_future(election.win()))
             await in_line(first, number + 2)
         async with asyncio.timeout(DEADLINE_S):
-            while len(store._watches) < 3:
+            while len(store.watched) < 3:
                 await asyncio.sleep(0)
         names = sorted(await store.session().children(PATH), key=lambda name: name[-10:])
-        watched = [path.rpartition("/")[2] for path, *_ in store._watches]
+        watched = [path.rpartition("/")[2] for path in store.watched]
         assert sorted(watched, key=names.index) == [names[0], names[0], names[1]], "a leader watches its own node"
         for task in waiting:
             task.cancel()
@@ -397,15 +397,15 @@ def test_contender_that_no_longer_waits_watches_no_other() -> None:
     async def test() -> None:
         store = MemoryStore()
         async with Election(store.session(), PATH, "leader") as leader:
-            before = len(store._watches)
+            before = len(store.watched)
             waiting = asyncio.ensure_future(Election(store.session(), PATH, "impatient").win())
             await in_line(leader, 2)
             async with asyncio.timeout(DEADLINE_S):
-                while len(store._watches) == before:
+                while len(store.watched) == before:
                     await asyncio.sleep(0)  # until it watches the leader
             waiting.cancel()
             await asyncio.wait([waiting])
-            assert len(store._watches) == before
+            assert len(store.watched) == before
 
     asyncio.run(test())
 

@@ -18,8 +18,8 @@ from bkspark.log.positions import Position
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.sharing import RETIRE_MARGIN_S, SHARED_AGE_S, SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
+from tests.ledger.after_calls import ticks
 from tests.ledger.in_process import InProcessCluster, run
-from tests.ledger.test_after_calls import ticks
 from tests.planting import around
 
 ONE = LedgerOptions(1, 1, 1)
@@ -37,8 +37,8 @@ async def new_log(client: Client, name: str = "x") -> Log:
     return log
 
 
-def committer(log: Log, *, octets: int = 1 << 30, seconds: float | None = None) -> EpochCommitter:
-    return EpochCommitter(log, QUERY, ONE, RollLimits(octets, seconds))
+def committer(log: Log, *, roll_bytes: int = 1 << 30, seconds: float | None = None) -> EpochCommitter:
+    return EpochCommitter(log, QUERY, ONE, RollLimits(roll_bytes, seconds))
 
 
 async def ledger_of(log: Log, *texts: str, epoch: int = 0) -> Output:
@@ -190,7 +190,7 @@ def test_rows_and_ledgers_of_an_epoch_keep_the_order_of_partitions(tmp_path):
     run_on_one(tmp_path, test)
 
 
-@pytest.mark.parametrize("limits", [{"octets": 25}, {"seconds": 1e-9}])
+@pytest.mark.parametrize("limits", [{"roll_bytes": 25}, {"seconds": 1e-9}])
 def test_shared_ledgers_roll_by_size_and_by_time(tmp_path, limits):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
@@ -200,7 +200,7 @@ def test_shared_ledgers_roll_by_size_and_by_time(tmp_path, limits):
             assert await commit.append([rows("0123456789")], (QUERY, epoch))
         await commit.close()
         made = await ledgers(client)
-        assert len(made) == (2 if "octets" in limits else 6)
+        assert len(made) == (2 if "roll_bytes" in limits else 6)
         assert all([(await client.metadata(ledger_id)).is_closed for ledger_id in made])
         assert await pending(log) == []
         assert await content(log) == ["0123456789"] * 6
@@ -543,7 +543,7 @@ def test_shared_ledger_that_is_due_and_cannot_be_closed_is_retired_and_replaced(
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
         log = await new_log(client)
-        commit = committer(log, octets=1)
+        commit = committer(log, roll_bytes=1)
         assert await commit.append([rows("a")], (QUERY, 0))
         retired: list[int] = []
         (old_id,) = await ledgers(client)

@@ -100,10 +100,10 @@ def test_writer_that_has_ended_watches_its_log_no_more(tmp_path):
         await client.context()
         for is_closed in (True, False):
             writer = await log.open_for_writing(**ONE)
-            watched = [path for path, *_ in cluster.store._watches if path.startswith("/bkspark")]
+            watched = [path for path in cluster.store.watched if path.startswith("/bkspark")]
             assert watched == [log_path("x")]
             await writer.close() if is_closed else writer.abandon()
-            assert [path for path, *_ in cluster.store._watches if path.startswith("/bkspark")] == []
+            assert [path for path in cluster.store.watched if path.startswith("/bkspark")] == []
 
     run_on_one(tmp_path, test)
 
@@ -227,16 +227,16 @@ def test_contender_that_resigns_leaves_the_queue_though_the_store_is_away_at_fir
 @in_world
 async def test_watch_that_has_ended_leaves_nothing_though_a_delta_came_meanwhile(world: World) -> None:
     calls = []
-    before = len(world.server._watches)
+    before = len(world.server.watched)
     watch = LogWatch(world.server.session(), "x", lambda: calls.append(1))
     await watch.begin(is_routed=True)
-    assert len(world.server._watches) == before + 2
+    assert len(world.server.watched) == before + 2
     watch.end()
-    assert len(world.server._watches) == before
+    assert len(world.server.watched) == before
     late = LogWatch(world.server.session(), "x", lambda: calls.append(1))
     late.end()
     await late._follow_delta()
-    assert len(world.server._watches) == before
+    assert len(world.server.watched) == before
     assert len(calls) == 1
 
 

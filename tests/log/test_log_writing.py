@@ -134,7 +134,7 @@ def test_process_that_opens_a_log_takes_it_from_the_writer_before(tmp_path):
     run(tmp_path, test)
 
 
-def test_one_of_many_that_open_a_log_at_once_keeps_it_and_no_acknowledged_entry_is_lost(tmp_path):
+def test_one_of_many_concurrent_openers_keeps_the_log_and_no_acknowledged_entry_is_lost(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         acknowledged: list[bytes] = []
 
@@ -337,14 +337,14 @@ def test_a_writer_rolls_on_request_and_when_its_ledger_is_old(tmp_path):
     run(tmp_path, test)
 
 
-def test_in_a_log_without_times_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_path):
+def test_time_in_a_log_without_times_means_the_first_ledger_that_was_still_open_then(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
         for moment_ms in (1000, 2000, 3000):
             cluster.store.now_ms = moment_ms
             async with await log.open_for_writing(**ONE) as writer:
                 await writer.append_many(numbers(moment_ms, moment_ms + 2))
-        await (await log.store())._heads.change("clicks", without_times)
+        await (await log.store()).heads.change("clicks", without_times)
         for moment_ms, first in ((0, 1000), (1000, 1000), (1001, 2000), (2500, 3000)):
             place = await log.at_time(datetime.fromtimestamp(moment_ms / 1000, UTC))
             assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]
@@ -361,7 +361,7 @@ def test_end_of_a_ledger_of_one_entry_is_a_place_of_a_time_too(tmp_path):
             cluster.store.now_ms = moment_ms
             async with await log.open_for_writing(**ONE) as writer:
                 await writer.append(b"%d" % moment_ms)
-        await (await log.store())._heads.change("clicks", without_times)
+        await (await log.store()).heads.change("clicks", without_times)
         assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
         assert await log.at_time(datetime.fromtimestamp(1.5, UTC)) != await log.earliest()
         assert await read_all(log, await log.at_time(datetime.fromtimestamp(1.5, UTC))) == [b"2000"]

@@ -48,7 +48,7 @@ def test_last_entry_of_a_head_is_one_that_an_entry_can_have() -> None:
 @in_world
 async def test_log_is_found_unless_it_is_missing_deleted_or_of_another_cluster(world: World) -> None:
     def heads(root: str) -> HeadStore:
-        return world.another_store(root)._heads
+        return world.another_store(root).heads
 
     found = await heads("/ledgers").find("x")
     assert found is not None

@@ -316,8 +316,8 @@ def test_amounts_of_closed_pages_are_those_of_their_ledgers() -> None:
                     some = facts[max(first, page) : min(end, page_end)]
                     if some:
                         entries = sum(each.last_entry + 1 - each.first_entry for each in some)
-                        octets = sum(each.length for each in some)
-                        wanted.append((max(first, page), min(end, page_end), entries, octets))
+                        byte_count = sum(each.length for each in some)
+                        wanted.append((max(first, page), min(end, page_end), entries, byte_count))
                 assert found == wanted
 
     asyncio.run(test())

@@ -182,7 +182,7 @@ async def test_a_commit_removes_what_has_expired(cluster, clock, log, ledgers) -
 
 @with_log
 async def test_ledgerswithout_times_stay_until_the_first_known_time_is_old(cluster, clock, log, ledgers) -> None:
-    heads = (await log.store())._heads
+    heads = (await log.store()).heads
     await heads.change("clicks", without_times)
     await log.set_retention(age_s=86_400)
     clock.now_ms += 50 * DAY_MS
@@ -285,8 +285,8 @@ async def test_a_reader_that_cannot_be_read_is_listed_with_its_error_and_keeps_a
         await log.register_consumer(name, await log.latest())
     store = await log.store()
     path = consumer_path("clicks", "b")
-    await store._heads.tree.set(path, b"damaged", 0)
-    await store._heads.tree.create(f"{path} no name", b"")
+    await store.heads.tree.set(path, b"damaged", 0)
+    await store.heads.tree.create(f"{path} no name", b"")
     states = {state.name: state for state in await log.consumers()}
     assert list(states) == ["a", "b", "b no name", "c"]
     assert (states["a"].error, states["c"].entries_behind) == (None, 0)
@@ -299,7 +299,7 @@ async def test_a_reader_that_cannot_be_read_is_listed_with_its_error_and_keeps_a
     with pytest.raises(MetadataFormat, match="clicks/consumers/b is not a registered reader"):
         await log.expire()
     await log.remove_consumer("b")
-    await store._heads.tree.delete(f"{path} no name")
+    await store.heads.tree.delete(f"{path} no name")
     assert await log.expire() == 9
 
 
@@ -308,7 +308,7 @@ async def test_a_reader_whose_position_is_not_in_the_log_has_no_lag_or_all_of_it
     """A node from a restored backup, or of a log that was overwritten since."""
     await log.register_consumer("far", await log.latest())
     path = consumer_path("clicks", "far")
-    tree = (await log.store())._heads.tree
+    tree = (await log.store()).heads.tree
     for place, entries in ([99, 99, 0], 0), ([0, 0, 1 << 62], 90), ([-1, -1, 0], 100):
         members = {"expiry_ms": 1000, "position": place, "reader": "a", "version": 1}
         _, stat = await tree.get(path)

@@ -91,7 +91,7 @@ async def test_slices_on_both_sides_of_a_cut_keep_their_ledger(world: World) -> 
 
 
 @in_world
-async def test_last_slice_of_a_ledger_of_which_more_comes_stays_when_the_log_is_cut_at_its_end(world: World) -> None:
+async def test_last_slice_of_a_growing_ledger_stays_when_the_log_is_truncated_at_its_end(world: World) -> None:
     await world.stage(5)
     await world.store.append_ledgers("x", [slice_of(5, 0, 9)], shared=[5])
     assert await world.store.truncate("x", Position(0, 5, 10), at_ledger_end=True, closed=[]) == 0

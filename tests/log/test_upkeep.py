@@ -283,7 +283,7 @@ async def test_ledger_that_was_published_while_it_is_condemned_stays(world: Worl
             head, _ = await super()._choose(name, select)
             return head, chosen
 
-    assert await Before(world.store._heads).discard("x", select, world.delete) == 1
+    assert await Before(world.store.heads).discard("x", select, world.delete) == 1
     assert world.deleted == [7]
     assert await world.ids() == [5]
 

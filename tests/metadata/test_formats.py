@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError, MetadataFormat
@@ -18,6 +15,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.wire.digest import DigestType
 from bookie_service.replication.repair import swapped
+from tests.generated_modules import differs
 
 OPEN = LedgerMetadata(
     3, 2, 2, (Fragment(0, ("b:1", "b:2", "b:3")), Fragment(7, ("b:1", "b:4", "b:3"))), password=b"\x00secret\xff"
@@ -336,24 +334,7 @@ def test_case_of_a_scheme_does_not_matter_as_in_apaches_programs(text: str) -> N
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path):
-    out = tmp_path / "descriptor"
-    source = "bkspark/metadata/dataformats.proto"
-    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
-    subprocess.run([*protoc, "-I.", f"--descriptor_set_out={out}", source], check=True)
-    compiled = FileDescriptorSet.FromString(out.read_bytes()).file[0]
-    checked_in = FileDescriptorProto()
-    dataformats_pb2.DESCRIPTOR.CopyToProto(checked_in)
-    for message in compiled.message_type:
-        strip_json_names(message)
-    assert checked_in == compiled
-
-
-def strip_json_names(message):
-    """protoc writes the default JSON names into a descriptor set; a generated module leaves them out."""
-    for field in message.field:
-        field.ClearField("json_name")
-    for nested in message.nested_type:
-        strip_json_names(nested)
+    assert not differs(dataformats_pb2.DESCRIPTOR, "bkspark/metadata/dataformats.proto", tmp_path)
 
 
 COOKIE = Cookie("h:1", ("/j",), ("/l1", "/l2"), "5f0e")

@@ -46,7 +46,7 @@ def test_last_short_id_is_given_and_long_ones_follow() -> None:
 
 
 @pytest.mark.parametrize("sequence", [SHORT_ID_MAX + 1, -5], ids=["used up", "it has overflowed"])
-def test_generator_of_long_ids_that_is_used_up_is_followed_by_the_next_and_the_oldest_is_removed(sequence: int) -> None:
+def test_next_generator_follows_an_exhausted_one_of_long_ids_and_the_oldest_is_removed(sequence: int) -> None:
     """ZooKeeper's counters are 32-bit ones, and go on below 0."""
 
     async def test(store: MemoryStore, ledgers: LedgerStore) -> None:

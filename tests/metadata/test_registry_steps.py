@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from tests.metadata.meanwhile import Meanwhile
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import refused_connections, run_in_virtual_time
 
 URI = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
 ADDRESS, OTHER_ADDRESS = BookieAddress("10.0.0.1", 3181), BookieAddress("10.0.0.2", 3181)
@@ -29,19 +28,12 @@ def registry_of(store: MemoryStore) -> BookieRegistry:
 def run(test: Callable[[MemoryStore], Awaitable[None]]) -> None:
     """Run a test in virtual time, on a store with a cluster."""
 
-    async def refuse(*_: object) -> Any:
-        raise ConnectionRefusedError
-
     async def call() -> None:
         store = MemoryStore()
         await registry_of(store).initialize_cluster()
         await test(store)
 
-    loop = VirtualLoop(refuse)
-    try:
-        loop.run_until_complete(call())
-    finally:
-        loop.close()
+    run_in_virtual_time(call(), refused_connections)
 
 
 # ---- who is registered ----
@@ -183,11 +175,11 @@ def test_cluster_that_another_process_makes_when_the_connection_is_lost_is_not_t
 
 def test_watch_of_the_racks_is_one_watch_and_ends_as_one() -> None:
     async def test(store: MemoryStore) -> None:
-        before = len(store._watches)
+        before = len(store.watched)
         end = await registry_of(store).watch_racks(lambda: None)
-        assert len(store._watches) == before + 2
+        assert len(store.watched) == before + 2
         end()
-        assert len(store._watches) == before
+        assert len(store.watched) == before
 
     run(test)
 
@@ -195,14 +187,14 @@ def test_watch_of_the_racks_is_one_watch_and_ends_as_one() -> None:
 def test_watch_of_the_racks_that_fails_half_way_leaves_nothing() -> None:
     class HalfWay(MemoryTree):
         async def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
-            if store._watches:
+            if store.watched:
                 raise MetadataError("the connection to the metadata store was lost")
             return await super().watch(path, callback)
 
     store = MemoryStore()
     with pytest.raises(MetadataError, match="connection"):
         asyncio.run(BookieRegistry(HalfWay(store, 1, 10.0), URI).watch_racks(lambda: None))
-    assert store._watches == []
+    assert store.watched == []
 
 
 def test_read_only_bookies_are_watched_in_a_cluster_that_never_had_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import AVOID_FAILED_S, BookiePool, NetOptions, resolver
 from bkspark.wire.adds import WireProtocol
 from tests.ledger.fanning import Wire
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 ADDRESSES = {"a": ("10.0.0.1", 3181), "b": ("10.0.0.2", 3181)}
 NET = NetOptions(connect_timeout_s=5.0)
@@ -43,7 +42,6 @@ class Bookies:
 def play(test: Callable[[BookiePool, Bookies], Awaitable[None]], protocol: WireProtocol = WireProtocol.V2) -> None:
     """Run a test's coroutine with a pool, in virtual time."""
     bookies = Bookies()
-    loop = VirtualLoop(bookies.connect)
 
     async def run() -> None:
         pool = BookiePool(resolver(ADDRESSES), NET, protocol)
@@ -52,10 +50,7 @@ def play(test: Callable[[BookiePool, Bookies], Awaitable[None]], protocol: WireP
         finally:
             await pool.close()
 
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
+    run_in_virtual_time(run(), bookies.connect)
 
 
 @pytest.mark.parametrize("failure", ["refused", "time-out", "no address", "wrong port"])
@@ -126,8 +121,7 @@ def test_bookie_that_is_elsewhere_when_the_connection_is_made_is_not_asked(
         assert (await pool.channel("a")).lost is None
         await pool.close()
 
-    with contextlib.closing(VirtualLoop(connect)) as loop:
-        loop.run_until_complete(run())
+    run_in_virtual_time(run(), connect)
 
 
 def test_lost_connection_is_replaced_by_the_next_caller() -> None:

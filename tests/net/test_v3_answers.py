@@ -91,7 +91,7 @@ def test_answer_of_an_unusual_form_that_names_nothing_synced_confirms_nothing(sy
         inner = protocol.AddResponse(status=0, ledgerId=LEDGER, entryId=7)
         if synced is not None:
             inner.lastAddSynced = synced
-        head = v3.header(protocol.ADD_ENTRY, 1, v3.HIGH_PRIORITY)
+        head = v3.header(protocol.ADD_ENTRY, 1, v3.URGENT_PRIORITY)
         receive(channel, frames(protocol.Response(header=head, status=0, addResponse=inner)))
         assert heard == [([7], [0], synced)]
 

@@ -16,8 +16,9 @@ from bkspark.net.responses import BAD_DIGEST
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
-from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
+from bkspark.wire.adds import AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import scan_frames
 from tests.ledger.fanning import Wire, receive, settled
 from tests.ledger.fanning import play as play_without_sockets

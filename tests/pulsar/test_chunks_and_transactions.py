@@ -47,7 +47,7 @@ def test_message_that_is_sent_whole_again_is_a_second_message() -> None:
 
 
 def test_message_of_exactly_the_limit_of_incomplete_ones_is_whole_and_its_bytes_are_given_back() -> None:
-    gatherer = ChunkGatherer(octets_max=9)
+    gatherer = ChunkGatherer(bytes_max=9)
     for value in (b"a" * 9, b"z" * 9):
         assert gathered(gatherer, decoded(*chunked(Message(value), 3))) == [value]
         assert gatherer.held_bytes == 0
@@ -113,7 +113,7 @@ def test_last_chunk_sent_again_is_not_a_second_message_when_the_first_lies_earli
 def test_incomplete_messages_hold_no_more_bytes_than_their_limit() -> None:
     """The oldest is dropped, as Pulsar's consumer does; when its last chunk comes, it is malformed and not lost."""
     one, two = chunked(Message(b"a" * 9), 3, 1), chunked(Message(b"z" * 9), 3, 2)
-    gatherer = ChunkGatherer(octets_max=10)
+    gatherer = ChunkGatherer(bytes_max=10)
     entries = decoded(one[0], one[1], two[0], two[1], two[2], one[2])
     for row in range(4):
         assert gatherer.take(entries, row) is None
@@ -133,7 +133,7 @@ def test_incomplete_messages_hold_no_more_bytes_than_their_limit() -> None:
 
 def test_message_above_the_limit_of_incomplete_ones_is_malformed_once() -> None:
     large, small = chunked(Message(b"a" * 30), 3, 1), chunked(Message(b"xyz"), 1, 2)
-    gatherer, refused, found = ChunkGatherer(octets_max=10), 0, []
+    gatherer, refused, found = ChunkGatherer(bytes_max=10), 0, []
     entries = decoded(*large, *small)
     for row in range(len(entries)):
         uuid = gatherer.take(entries, row)
@@ -149,7 +149,7 @@ def test_message_above_the_limit_of_incomplete_ones_is_malformed_once() -> None:
 
 def test_earlier_chunks_of_a_message_count_for_the_limit() -> None:
     large = chunked(Message(b"a" * 30), 3, 1)
-    gatherer, entries = ChunkGatherer(octets_max=10), decoded(*large)
+    gatherer, entries = ChunkGatherer(bytes_max=10), decoded(*large)
     uuid = gatherer.take(entries, 9)
     assert uuid is not None
     row = 8

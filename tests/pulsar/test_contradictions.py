@@ -19,7 +19,7 @@ from tests.pulsar.test_chunks_and_transactions import decoded, gathered
 def test_chunks_of_one_id_belong_to_one_message() -> None:
     one, other = chunked(Message(b"abc"), 1, uuid="u"), chunked(Message(b"abcd"), 1, uuid="u")
     with pytest.raises(
-        ValueError, match="chunk 1 of 4 of message 'u' of 4 bytes, those of another chunk 3 chunks of 3"
+        ValueError, match="message 'u' has 4 chunks and 4 bytes, and those of another chunk say 3 chunks and 3"
     ):
         gathered(ChunkGatherer(), decoded(one[0], other[1]))
 

@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.pulsar import metadata
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.metadata import EntryPosition, SchemaVersion
 from bkspark.pulsar.names import TopicName, decoded, encoded
+from tests.generated_modules import differs
 from tests.pulsar.entries import CODECS, compressed
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path: Path) -> None:
-    out = tmp_path / "descriptor"
-    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
-    subprocess.run([*protoc, "-I.", f"--descriptor_set_out={out}", "bkspark/pulsar/pulsar_formats.proto"], check=True)
-    compiled = FileDescriptorSet.FromString(out.read_bytes()).file[0]
-    checked_in = FileDescriptorProto()
-    formats.DESCRIPTOR.CopyToProto(checked_in)
-    for message in compiled.message_type:
-        without_json_names(message)
-    assert checked_in == compiled
-
-
-def without_json_names(message: DescriptorProto) -> None:
-    """protoc writes the default JSON names into a descriptor set; a generated module leaves them out."""
-    for field in message.field:
-        field.ClearField("json_name")
-    for nested in message.nested_type:
-        without_json_names(nested)
+    assert not differs(formats.DESCRIPTOR, "bkspark/pulsar/pulsar_formats.proto", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from bookie_service.replication.auditor import Auditor
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions
 from tests.ledger.in_process import URI
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST
+from tests.simulation.virtual_loop import refused_connections, run_in_virtual_time
 
 DELAY_S = 100.0
 ROOT = MetadataUri.parse(URI).root
@@ -97,9 +97,6 @@ class World:
 
 
 def play(test: Callable[[World], Awaitable[None]]) -> None:
-    async def refuse(*_: object) -> None:
-        raise ConnectionRefusedError
-
     async def run() -> None:
         world = World()
         await world.prepare()
@@ -109,11 +106,7 @@ def play(test: Callable[[World], Awaitable[None]]) -> None:
             for process in world.processes:
                 await process.client.close()
 
-    loop = VirtualLoop(refuse)
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
+    run_in_virtual_time(run(), refused_connections)
 
 
 def test_auditor_that_is_elected_again_gives_lost_bookies_the_whole_delay() -> None:
@@ -230,12 +223,12 @@ def test_auditor_that_ends_watches_nothing_any_more() -> None:
     async def test(world: World) -> None:
         one = await world.process(lost_bookie_delay_s=DELAY_S)
         await one.cluster.context.watcher.replacements()
-        before = len(world.store._watches)
+        before = len(world.store.watched)
         running = asyncio.ensure_future(one.auditor.run())
         await asyncio.sleep(1)
-        assert len(world.store._watches) > before
+        assert len(world.store.watched) > before
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert len(world.store._watches) == before
+        assert len(world.store.watched) == before
 
     play(test)

@@ -17,14 +17,14 @@ from bkspark.metadata.repair_reports import RepairReports
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wall_clock import wall_clock_ms
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.lost_bookies import LostBookies
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from bookie_service.replication.worker import REPORT_S, ReplicationWorker
 from tests.ledger.in_process import URI
 from tests.replication.test_auditor_steps import DELAY_S, ROOT, Process, World, play
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST, OPENED, SPARE
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE
 
 HOUR_S = 3600.0
 
@@ -143,7 +143,7 @@ def test_change_that_comes_during_an_audit_is_looked_at_after_it() -> None:
 # ---- the check of all ledgers ----
 
 
-def test_check_of_ledgers_is_due_an_interval_after_the_last_one_and_also_if_that_is_in_the_future() -> None:
+def test_check_of_ledgers_is_due_after_an_interval_or_if_the_last_one_is_in_the_future() -> None:
     """A clock that was set back must not end all checks."""
 
     async def test(world: World) -> None:
@@ -337,9 +337,9 @@ def test_worker_watches_the_list_once_however_long_it_runs() -> None:
         _, worker = await worker_of(world, pause_s=1.0)
         running = asyncio.ensure_future(worker.run())
         await asyncio.sleep(0.5)
-        watches = len(world.store._watches)
+        watches = len(world.store.watched)
         await asyncio.sleep(10)
-        assert len(world.store._watches) == watches
+        assert len(world.store.watched) == watches
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -23,7 +23,7 @@ from tests.crash.images import Loss
 from tests.ledger.in_process import InProcessCluster, run
 from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import VirtualLoop, no_connections
 
 LARGE = bytes(256 * 1024)
 PIECE_BYTES = 64 * 1024
@@ -81,10 +81,7 @@ def elapsed_s(loop: VirtualLoop, work: Any) -> float:
 
 
 def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() -> None:
-    async def connect(*_: Any) -> Any:
-        raise AssertionError("no copy connects")
-
-    loop = VirtualLoop(connect)
+    loop = VirtualLoop(no_connections)
     rate, passed = ByteRate(1000), []
 
     async def copy(size: int) -> None:
@@ -108,10 +105,7 @@ def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() ->
 def test_raised_rate_applies_to_copies_that_wait_already(raised: int) -> None:
     """A copy that waited 1,000 s for its bytes waited on when the operator had raised the rate."""
 
-    async def connect(*_: Any) -> Any:
-        raise AssertionError("no copy connects")
-
-    loop = VirtualLoop(connect)
+    loop = VirtualLoop(no_connections)
     rate = ByteRate(1000)
 
     async def copy() -> None:

@@ -30,9 +30,9 @@ from bookie_service.replication.drain import (
     progress_of,
 )
 from tests.ledger.in_process import URI
+from tests.replication.paused_workers import EMPTY, OPTIONS, play, register
 from tests.replication.test_drain_steps import drain_of
-from tests.replication.test_worker_pauses import EMPTY, OPTIONS, play, register
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
 
 ROOT = MetadataUri.parse(URI).root
 LONG_S = 7.0 * FAILURES_MAX

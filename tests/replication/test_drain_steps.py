@@ -17,8 +17,8 @@ from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bookie_service.replication.drain import FAILURES_MAX, PAUSE_S, Drain, DrainCancelled, DrainProgress
 from tests.ledger.in_process import URI
-from tests.replication.test_worker_pauses import EMPTY, OPTIONS, play, register
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
+from tests.replication.paused_workers import EMPTY, OPTIONS, play, register
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
 
 
 async def drain_of(

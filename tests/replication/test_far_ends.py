@@ -19,10 +19,10 @@ from bkspark.errors import NoSuchEntry
 from bkspark.ids import LAST_ENTRY_MAX
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.operations import repair_ledger
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from tests.ledger.in_process import InProcessCluster, run
 
 ENTRIES = 11

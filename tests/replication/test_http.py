@@ -30,9 +30,9 @@ from bkspark.metadata.underreplication import UnderreplicationStore
 from bookie_service.replication.cluster_commands import READ_PIECE_BYTES, ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import STOP_S, BookieChild, new_cluster
+from tests.bookie.http_process import answer, call
 from tests.bookie.prometheus import is_filled, needs_prometheus, running_prometheus
 from tests.bookie.published_panels import RECOVERY
-from tests.bookie.test_http_process import answer, call
 from tests.planting import around
 from tests.polling import wait_until
 

@@ -14,12 +14,12 @@ from bkspark.core.holes import holes
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bkspark.core.writer_options import WriterOptions
-from bkspark.ledger.stored import ReplicaReader
+from bkspark.ledger.replica_copies import ReplicaReader
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication import repair
 from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from tests.ledger.in_process import InProcessCluster, run
 from tests.planting import changed, replaced
 

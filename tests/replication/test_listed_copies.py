@@ -19,9 +19,9 @@ from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.entry_lists import EntryRuns, encode_entry_list
 from bookie_service.replication import ledger_check
 from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LISTED_ENTRIES_MIN, Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from tests.ledger.holders import PATIENT, Holder, with_bookies
 from tests.ledger.hostile import URI, Asked, HostileBookie, V3Answer, World, no_entry_v3, reply, sealed
 from tests.metadata.meanwhile import Meanwhile

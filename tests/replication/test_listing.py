@@ -10,8 +10,8 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.metadata.ledgers import Versioned
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.listing import Listed, read_all
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 
 METADATA = LedgerMetadata(1, 1, 1, (Fragment(0, ("a:1",)),))
 

@@ -15,8 +15,8 @@ from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.replication.operations import move_away
 from tests.ledger.in_process import URI
-from tests.replication.test_worker_pauses import OPTIONS, play, register
-from tests.replication.test_worker_steps import CLOSED, LOST, SPARE, Bench
+from tests.replication.paused_workers import OPTIONS, play, register
+from tests.replication.worker_parts import CLOSED, LOST, SPARE, Bench
 
 
 def test_ledgers_whose_repair_fails_are_not_part_of_the_time_left() -> None:

@@ -7,8 +7,8 @@ import pytest
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.replication import ledger_check
-from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import OPEN_LOOKS, LedgerCheck
+from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from tests.ledger.holders import PATIENT, Holder, with_bookies
 from tests.ledger.hostile import Asked, HostileBookie, World
 

@@ -84,14 +84,20 @@ def _listed(console: Console, uri: str) -> list[dict[str, object]]:
     return console.json("cluster", "underreplicated", "--uri", uri)["ledgers"]
 
 
+def holder_of_an_only_copy(uri: str) -> str:
+    """Write a ledger whose entries have one copy each; return the bookie that holds it."""
+    with Client(uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        writer.append(b"the only copy")
+        (holder,) = writer.metadata.fragments[0].bookies
+    return holder
+
+
 def test_maintenance_ends_by_itself_and_is_refused_for_the_last_copy(
     zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
 ) -> None:
     with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
         at = ("--uri", cluster.uri)
-        with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
-            writer.append(b"the only copy")
-            (holder,) = writer.metadata.fragments[0].bookies
+        holder = holder_of_an_only_copy(cluster.uri)
         assert "last_copy" in console.fails(10, "cluster", "maintenance", holder, *at).err
         assert states(console, cluster.uri)[holder] == "available"
         console.json("cluster", "maintenance", holder, "--despite", "last_copy", "--for", "2s", *at)
@@ -235,9 +241,7 @@ def test_restart_refuses_where_the_last_copy_would_be_away(
 ) -> None:
     with GuestCluster(zookeeper, tmp_path, bookies=2) as cluster:
         at = ("--uri", cluster.uri)
-        with Client(cluster.uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
-            writer.append(b"the only copy")
-            (holder,) = writer.metadata.fragments[0].bookies
+        holder = holder_of_an_only_copy(cluster.uri)
         assert "last_copy" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
         # What would be done is said without doing it.
         (planned,) = console.records_of(10, "cluster", "restart", holder, "--dry-run", *at)["restart"]

@@ -11,7 +11,7 @@ import pytest
 from bkspark.core.copies import settled_fragments, stored_entries
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
-from bkspark.core.placement import Topology
+from bkspark.core.placement import FLAT, Topology
 from bkspark.core.striping import write_set
 from bkspark.errors import BookieUnavailable, MetadataError, NoSuchLedger, NotEnoughBookies, ReadFailed
 from bookie_service.replication.repair import (
@@ -23,6 +23,7 @@ from bookie_service.replication.repair import (
     InspectCopies,
     Outcome,
     RecoverLedger,
+    RepairBookies,
     RepairCore,
 )
 
@@ -40,8 +41,11 @@ def opened(*fragments: tuple[int, str], **facts: object) -> LedgerMetadata:
 
 
 def core(metadata: LedgerMetadata, *, lost: str = "a", alive: str = "bcdef", **more: object) -> RepairCore:
-    facts = {"reported": lost, "writable": alive, "registered": alive, "random": Random(1), **more}
-    return RepairCore(7, metadata, 3, **facts)
+    of_bookies = {name: more.pop(name) for name in ("writable", "registered", "leaving") if name in more}
+    facts = {"reported": lost, "writable": alive, "registered": alive, **of_bookies}
+    topology = more.pop("topology", FLAT)
+    bookies = RepairBookies(**{name: frozenset(ids) for name, ids in facts.items()}, topology=topology)
+    return RepairCore(7, metadata, 3, bookies, more.pop("random", Random(1)), **more)
 
 
 def only(todo: list[Effect]) -> Effect:

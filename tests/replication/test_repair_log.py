@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import NotEnoughBookies, ReadFailed
+from bkspark.failure_log import MINUTE_S
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
-from bookie_service.replication.repair_log import CAUSES_MAX, MINUTE_S, RepairLog
+from bookie_service.replication.repair_log import CAUSES_MAX, RepairLog
 from tests.ledger.in_process import InProcessCluster, run
 
 

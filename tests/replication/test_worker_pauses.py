@@ -3,58 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
-from bkspark.client import Client
 from bkspark.errors import MetadataError
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Stat
-from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import AVOID_FAILED_S
 from bookie_service.replication import worker as worker_module
-from bookie_service.replication.autorecovery import RepairedCluster
-from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
-from tests.ledger.in_process import URI
-from tests.replication.test_worker_steps import ALSO_LOST, CLOSED, LOST, SPARE, Bench
-from tests.simulation.virtual_loop import VirtualLoop
-
-OPTIONS = AutoRecoveryOptions(repair=RepairOptions(pause_s=1000.0, failed_pause_max_s=5.0))
-EMPTY = replace(CLOSED, last_entry=-1, length=0)
-"""The metadata of a ledger that can be repaired without any bookie but a spare one."""
-
-
-def play(
-    test: Callable[[Bench], Awaitable[None]], tree: Callable[[MemoryStore], MemoryTree] = MemoryStore.session
-) -> None:
-    """Run a test's coroutine in virtual time; no bookie can be connected to."""
-
-    async def refuse(*_: object) -> None:
-        raise ConnectionRefusedError
-
-    async def run() -> None:
-        store = MemoryStore()
-        await BookieRegistry(store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        client = Client(URI, tree=tree(store))
-        try:
-            await test(Bench(await RepairedCluster.of(client), OPTIONS))
-        finally:
-            await client.close()
-
-    loop = VirtualLoop(refuse)
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
-
-
-async def register(bench: Bench, bookie: str, *, read_only: bool = False) -> None:
-    host, port = bookie.split(":")
-    await bench.cluster.context.registry.register(bookie, BookieAddress(host, int(port)), read_only=read_only)
+from tests.replication.paused_workers import EMPTY, play, register
+from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, SPARE, Bench
 
 
 async def unlist(bench: Bench, ledger_id: int) -> None:

@@ -25,8 +25,8 @@ from bookie_service.network.authentication import ListenerAuthenticationOptions
 from bookie_service.network.gate import BYTES_MAX, REQUESTS_MAX
 from tests.bookie.serving import KEY, Serving, adds, service_options, stored
 from tests.security.certificates import Authority
+from tests.security.principals import principals
 from tests.security.sasl_serving import PASSWORD, USER, SaslPeer, auth_v2, auth_v3, by_digest
-from tests.security.test_principal import principals
 from tests.security.tls_serving import TlsPeer, is_closed, listener, trusting, v3_request
 
 PAYLOADS = [b"one", b"two", b"three"]

@@ -19,6 +19,7 @@ from bkspark.security.principal import ANONYMOUS, Principal
 from bkspark.wire.status import Status
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import SimulatedSocket
+from tests.fuzzing.mutated_bytes import mutated
 from tests.security.authorized import (
     ALL_RIGHTS,
     KEY,
@@ -32,7 +33,6 @@ from tests.security.authorized import (
     statuses,
 )
 from tests.security.test_authorization_mixes import frames_in
-from tests.security.test_mutations import mutated
 
 HISTORIES, EVENTS = 8, 50
 PIECE_TURNS = 80
@@ -226,7 +226,7 @@ def test_each_request_of_a_history_is_judged_by_the_rules_and_ledgers_of_its_tim
         history.send_a_burst()
 
 
-def test_request_that_waits_for_its_look_up_is_judged_by_the_rules_that_are_in_force_afterwards() -> None:
+def test_request_that_waits_for_a_lookup_is_decided_by_the_rules_in_force_afterwards() -> None:
     user = PRINCIPALS[0]
     metadata = Metadata([facts(1, "mine")])
     bookie = AuthorizedBookie(f"{ALL_RIGHTS}\n{user} write log:mine", metadata)

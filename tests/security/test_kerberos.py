@@ -24,8 +24,8 @@ from tests.security.certificates import Authority
 from tests.security.kdc import CLOCK_SKEW_S, REALM, KeyDistributionCenter
 from tests.security.matrix import Login, kerberos_cases
 from tests.security.matrix_bookies import Certificates, MatrixClient, PolicyBookie, check
+from tests.security.principals import principals
 from tests.security.sasl_serving import KERBEROS_MODULE, SaslPeer, jaas_file
-from tests.security.test_principal import principals
 from tests.security.tls_serving import ID, listener, with_net
 from tests.security.tls_serving import client_options as tls_client_options
 

@@ -14,8 +14,8 @@ from bkspark.wire import v2, v3
 from bkspark.wire.start_tls import encode_start_tls
 from tests.bookie.serving import Peer, Serving, adds, service_options
 from tests.security.certificates import Authority
+from tests.security.principals import principals
 from tests.security.sasl_serving import PASSWORD, USER, USERS, SaslPeer, auth_v2, auth_v3, by_digest
-from tests.security.test_principal import principals
 from tests.security.tls_serving import TlsPeer, is_closed, listener, trusting
 
 PROTOCOLS = pytest.mark.parametrize("is_v3", [False, True], ids=["V2", "V3"])

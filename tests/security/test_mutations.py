@@ -14,6 +14,7 @@ from bkspark.wire import v2
 from bkspark.wire.start_tls import encode_start_tls
 from tests.bookie.serving import Peer, Serving, adds
 from tests.floods.requests import half_handshake
+from tests.fuzzing.mutated_bytes import mutated
 from tests.security.certificates import Authority
 from tests.security.tls_serving import TlsPeer, listener, serving, trusting, v3_request
 
@@ -33,23 +34,6 @@ def bookie(
     with serving(tmp_path_factory.mktemp("bookie"), tls) as served:
         yield served
     assert served.failure is None
-
-
-def mutated(data: bytes, random_source: random.Random) -> bytes:
-    """Return bytes with some changed, removed, repeated or added."""
-    found = bytearray(data)
-    for _ in range(random_source.randint(1, 4)):
-        at = random_source.randrange(len(found) + 1)
-        match random_source.randrange(4):
-            case 0 if at < len(found):
-                found[at] = random_source.randrange(256)
-            case 1:
-                del found[at : at + random_source.randint(1, 20)]
-            case 2:
-                found[at:at] = found[at : at + random_source.randint(1, 50)]
-            case _:
-                found[at:at] = random_source.randbytes(random_source.randint(1, 20))
-    return bytes(found)
 
 
 def send_and_leave(connected: socket.socket, data: bytes) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from bkspark.security.authorization import READ, parse_rules
 from bkspark.security.principal import ANONYMOUS, KINDS, Principal, principal_of_certificate, subject_name
-from tests.bookie.serving import Serving
 from tests.security.certificates import Authority
+from tests.security.principals import principals
 from tests.security.tls_serving import TlsPeer, listener, serving, trusting
 
 
@@ -70,11 +70,6 @@ def test_no_certificate_and_an_empty_subject_are_anonymous() -> None:
     assert principal_of_certificate(None) == principal_of_certificate({}) == ANONYMOUS
     assert principal_of_certificate({"subject": ()}) == ANONYMOUS
     assert principal_of_certificate({"subject": (), "subjectAltName": (("DirName", ()), ("DNS", ""))}) == ANONYMOUS
-
-
-def principals(bookie: Serving) -> list[Principal]:
-    """Return the principals of all connections of a bookie."""
-    return bookie.call(lambda: [connection.principal for connection in bookie.service._connections.all()])
 
 
 def test_connection_has_the_subject_of_its_certificate_and_is_anonymous_without_one(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.bookie.serving import Serving, service_options
 from tests.missing_packages import run_without
 from tests.security.certificates import Authority
 from tests.security.peers import Middle
+from tests.security.principals import principals
 from tests.security.sasl_serving import (
     DIGEST_MODULE,
     KERBEROS_MODULE,
@@ -42,7 +43,6 @@ from tests.security.sasl_serving import (
     jaas_file,
     jaas_text,
 )
-from tests.security.test_principal import principals
 from tests.security.tls_serving import ID, TlsPeer, client_options, listener, read_all, trusting, with_net
 
 PAYLOADS = [b"one", b"two", b"three"]

@@ -362,7 +362,10 @@ class Schedule:
             await self._loop.pause(self.world.chance.randrange(10, 60))
 
     async def _rows(self, snapshot: LogSnapshot) -> list[bytes] | None:
-        """Return the rows of a snapshot; None where the log lost a part of it meanwhile, which it then must say."""
+        """Return the rows of a snapshot; None if the log lost a part of it meanwhile.
+
+        The newest snapshot must then lack that part.
+        """
         rows: list[bytes] = []
         for item in await snapshot.ledgers():
             assert item.last_entry is not None

@@ -34,7 +34,7 @@ MODELS = {
 }
 """Quorums (E, Qw, Qa) and entries, by name."""
 COMPLETE = ("2/2", "3/2")
-"""Those looked at when none is named: with two losses and a crash, each comes to its end."""
+"""The models that run by default: the search of each ends, with two losses and a crash."""
 STATES_MAX = 400_000_000
 CHUNK = 1 << 18
 """States whose successors are worked out at once."""

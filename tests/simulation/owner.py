@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.pipeline import WriterState
+from bkspark.core.pipeline import WriterStart, WriterState
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
@@ -240,7 +240,7 @@ class Owner(Client):
         super().__init__(site, name)
         options = DELAYING if delays_changes else OPTIONS
         metadata, version = stored.metadata, stored.version
-        self.core = WriterCore(site.ledger_id, metadata, version, site.random, options, relaxed=relaxed)
+        self.core = WriterCore(WriterStart(site.ledger_id, metadata, version), site.random, options, relaxed=relaxed)
         if relaxed is None:
             self._pipeline = Pipeline(self, self.core, self._promised, self._failed, recovery=False)
         else:

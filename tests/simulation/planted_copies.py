@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bkspark.core.last_confirmed import LastEntries
-from bkspark.core.pipeline import Pipeline
+from bkspark.core.pipeline import Pipeline, WriterStart
 from bkspark.core.recovery import RecoveryCore
 from bkspark.core.slots import Slot, Slots
 from bkspark.core.striping import mask_of, stripe, write_set_masks
@@ -23,9 +23,9 @@ from tests.simulation.owner import SimulatedEntries
 
 
 def _sent_to_ack_quorums(*, recovery: bool) -> Plant:
-    def begin(old: Any, self: WriterCore, *arguments: Any, is_recovery: bool = False, **named: Any) -> None:
-        old(self, *arguments, is_recovery=is_recovery, **named)
-        if is_recovery is recovery:
+    def begin(old: Any, self: WriterCore, start: WriterStart, *arguments: Any, **named: Any) -> None:
+        old(self, start, *arguments, **named)
+        if start.is_recovery is recovery:
             for slot in self.slots.all:
                 slot.stripe = stripe(slot.number, len(self.slots.all), self.slots.ack_quorum)
 

@@ -13,7 +13,7 @@ from bkspark.cli import restart
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
-from bkspark.ledger.stored import ReplicaReader, ReplicaWriter
+from bkspark.ledger.replica_copies import ReplicaReader, ReplicaWriter
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.wire import v2
@@ -273,7 +273,7 @@ def leaving_bookies_stay() -> Plant:
     """A drain regards a bookie that leaves as one that keeps its copies."""
 
     def wrap(old: Any, self: RepairCore, fragment: Fragment, bookie: str) -> bool:
-        return bookie not in self._leaving and old(self, fragment, bookie)
+        return bookie not in self._bookies.leaving and old(self, fragment, bookie)
 
     return around(RepairCore, "_is_lost", wrap)
 

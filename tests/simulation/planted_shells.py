@@ -37,8 +37,9 @@ from bkspark.net.channel import BookieChannel
 from bkspark.net.responses import BAD_DIGEST, LastEntryResponse
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2
-from bkspark.wire.adds import AddFlags, AddSealer
+from bkspark.wire.adds import AddSealer
 from bkspark.wire.digest import EntryDigest, OpenedEntry, SealedEntries
+from bkspark.wire.flags import AddFlags
 from tests.planting import Plant, around, both, changed, replaced
 
 # ---- recovery: what it asks bookies ----

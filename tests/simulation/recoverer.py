@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
+from bkspark.core.pipeline import WriterStart
 from bkspark.core.reader import next_span
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Response
@@ -189,15 +190,9 @@ class Recoverer(Client):
     def _rewrite(self, effect: effects.RewriteEntries) -> None:
         core, recovery = self._core, self._core
         if self._pipeline is None:
-            writer = WriterCore(
-                self.site.ledger_id,
-                core.metadata,
-                core.version,
-                self.site.random,
-                OPTIONS,
-                is_recovery=True,
-                lac=effect.payloads.first_entry - 1,
-            )
+            before = effect.payloads.first_entry - 1
+            start = WriterStart(self.site.ledger_id, core.metadata, core.version, before, is_recovery=True)
+            writer = WriterCore(start, self.site.random, OPTIONS)
 
             def acknowledged(last_entry: int) -> None:
                 if last_entry == self._rewriting_to:

@@ -83,9 +83,7 @@ def an_error_is_not_a_fence() -> None:
 
 DIRECTED: dict[str, Callable[..., None]] = {
     "error covers": an_error_is_not_a_fence,
-    "changes forgotten": (
-        test_full_scenarios.test_recovery_closes_only_when_what_it_wrote_back_is_on_its_way_to_a_bookie_that_it_took_in
-    ),
+    "changes forgotten": (test_full_scenarios.test_recovery_closes_only_after_it_has_sent_the_copies_to_a_replacement),
     "last entry believed": test_full_scenarios.test_last_entry_that_does_not_match_its_digest_tells_no_lac,
     "moved entries": test_full_scenarios.test_p36_reader_looks_where_its_entries_have_moved,
     "lost write: owner": test_full_scenarios.test_owners_change_of_bookies_keeps_what_a_repair_has_changed_meanwhile,

@@ -24,7 +24,7 @@ from bkspark.core.ensemble import EnsembleChange
 from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.pending import PendingEntries, Synced
-from bkspark.core.pipeline import Pipeline, WriterState
+from bkspark.core.pipeline import Pipeline, WriterStart, WriterState
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import RecoveryWindow, Response
 from bkspark.core.slots import Refusal, Slot, Slots
@@ -155,7 +155,7 @@ class Model:
     def first(self) -> State:
         """Return the state in which the owner has sent its adds and a recoverer is about to begin."""
         metadata = LedgerMetadata(*self.quorums, (Fragment(0, self.bookies[: self.quorums[0]]),))
-        owner = WriterCore(1, metadata, 0, FirstOnes())
+        owner = WriterCore(WriterStart(1, metadata, 0), FirstOnes())
         owner.pending._votes = owner.pending._votes[:4].copy()
         disks = {name: Disk() for name in self.bookies}
         state = State(owner, None, None, -1, disks, metadata, 0, frozenset())
@@ -403,7 +403,8 @@ class Model:
             recovery = state.recovery
             assert recovery is not None
             last = effect.payloads.first_entry - 1
-            state.rewriter = WriterCore(1, recovery.metadata, recovery.version, FirstOnes(), is_recovery=True, lac=last)
+            start = WriterStart(1, recovery.metadata, recovery.version, last, is_recovery=True)
+            state.rewriter = WriterCore(start, FirstOnes())
             pending = state.rewriter.pending
             pending._votes = pending._votes[:4].copy()
         batch = effect.payloads

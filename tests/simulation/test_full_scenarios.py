@@ -69,7 +69,7 @@ def missing_copies(cluster: Cluster, ledger_id: int, metadata: LedgerMetadata) -
     return missing
 
 
-def test_recovery_closes_only_when_what_it_wrote_back_is_on_its_way_to_a_bookie_that_it_took_in() -> None:
+def test_recovery_closes_only_after_it_has_sent_the_copies_to_a_replacement() -> None:
     """A bookie is lost while entries are written back, and a spare takes its place: metadata name it at the close.
 
     Qa others acknowledge the entries before the spare is connected. A ledger that is closed then lacks its copies.

@@ -15,7 +15,7 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.last_confirmed import LastConfirmed
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
-from bkspark.core.pipeline import WriterState
+from bkspark.core.pipeline import WriterStart, WriterState
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Response
@@ -44,7 +44,7 @@ def recovery_of(*fragments: Fragment, quorums: tuple[int, int, int] = (3, 3, 2))
 
 def owner_of(quorums: tuple[int, int, int], adds: int) -> WriterCore:
     bookies = tuple(f"b{i + 1}" for i in range(quorums[0]))
-    core = WriterCore(1, LedgerMetadata(*quorums, (Fragment(0, bookies),)), 0, FirstOnes())
+    core = WriterCore(WriterStart(1, LedgerMetadata(*quorums, (Fragment(0, bookies),)), 0), FirstOnes())
     for entry_id in range(adds):
         core.add(SimulatedEntries.of(entry_id, [b"x"], entry_id, core.lac), 1, 0)
     return core

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Connect = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Coroutine[Any, Any, Any]]
 
 
 class Stuck(AssertionError):
@@ -31,7 +35,7 @@ class _Jumping(selectors.SelectSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """`connect(factory, host, port)`, given by the simulation, is what `create_connection` does."""
 
-    def __init__(self, connect: Callable[[Callable[[], asyncio.BaseProtocol], str, int], Coroutine[Any, Any, Any]]):
+    def __init__(self, connect: Connect) -> None:
         self._jumping = _Jumping()
         self._connect = connect
         super().__init__(self._jumping)
@@ -46,3 +50,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self._connect(protocol_factory, host, port)
+
+
+async def no_connections(*_: Any) -> Any:
+    """For a `VirtualLoop` in which nothing may connect."""
+    raise AssertionError("nothing connects here")
+
+
+async def refused_connections(*_: Any) -> Any:
+    """For a `VirtualLoop` without a server."""
+    raise ConnectionRefusedError
+
+
+def run_in_virtual_time(program: Coroutine[Any, Any, T], connect: Connect = no_connections) -> T:
+    """Run a program on a loop of its own, whose time begins at 0."""
+    with contextlib.closing(VirtualLoop(connect)) as loop:
+        return loop.run_until_complete(program)

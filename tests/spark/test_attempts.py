@@ -66,7 +66,7 @@ def content(client: Client, log: str) -> list[bytes]:
 # ---- an attempt ----
 
 
-def test_rows_are_left_to_the_report_up_to_the_limit_and_go_to_a_ledger_in_order_above_it(
+def test_rows_travel_in_the_report_up_to_a_limit_and_above_it_in_order_in_a_ledger(
     cluster: Cluster, client: Client, log: str
 ) -> None:
     one, two = EntryBatch.of([b"a", b"b"]), EntryBatch.of([b"c"])

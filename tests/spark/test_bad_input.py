@@ -32,7 +32,8 @@ from bkspark.spark import option_values as values
 from bkspark.spark import topic_options
 from bkspark.spark.local_files import LedgerPassword
 from bkspark.spark.option import READ, STREAM, WRITE, Option
-from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.option_table import OPTIONS
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
 from bkspark.spark.sasl_options import SASL_OPTIONS
 from bkspark.spark.source import BookKeeperDataSource

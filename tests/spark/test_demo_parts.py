@@ -87,7 +87,7 @@ def test_a_question_is_found_for_any_table(spark):
 
 
 def test_ready_made_rows_are_as_many_as_asked_for_and_the_null_writer_takes_them(spark):
-    from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
+    from bkspark.spark.bench_sources import NullArrowSink, ReadyArrowSource
 
     spark.dataSource.register(ReadyArrowSource)
     spark.dataSource.register(NullArrowSink)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.spark.option import READ, STREAM, WRITE
-from bkspark.spark.options import OPTIONS
+from bkspark.spark.option_table import OPTIONS
 from bkspark.spark.session import SETTINGS
 from tests.pulsar import clicks
 from tests.spark import notebooks

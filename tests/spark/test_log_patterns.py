@@ -13,7 +13,7 @@ from bkspark.spark.progress import Lag, lag
 from bkspark.spark.read import BookKeeperReader
 from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.stream import BookKeeperStreamReader
-from tests.spark.test_read import VALUE, append, found, options, rows
+from tests.spark.read_rows import VALUE, append, found, options, rows
 
 
 def named(client, *suffixes: str) -> tuple[str, list[str]]:

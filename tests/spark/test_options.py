@@ -9,8 +9,9 @@ from bkspark.ids import DIGESTS, LEDGER_TYPES
 from bkspark.metadata.acls import ALL, READ, Acl
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.security.sasl import SaslClientOptions
+from bkspark.spark.option_table import OPTIONS
 from bkspark.spark.option_values import IdRange, parse_ledgers
-from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.sasl_options import SASL_OPTIONS
 from bkspark.spark.tls_options import TLS_OPTIONS
 from bkspark.spark.zookeeper_options import ZOOKEEPER_OPTIONS

@@ -1,4 +1,4 @@
-"""The pages for users of other connectors name their options, and what takes their place here."""
+"""The pages for users of other connectors list their options and the counterparts in this one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.spark import foreign_options
 from bkspark.spark.client_settings import PREFIX, SETTINGS
-from bkspark.spark.options import OPTIONS
+from bkspark.spark.option_table import OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 KAFKA = re.findall(

@@ -12,7 +12,6 @@ from datetime import datetime
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
 from bkspark.core.metadata import Fragment
@@ -30,10 +29,9 @@ from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 from bkspark.spark.workers import task_pool
 from tests.polling import wait_until
+from tests.spark.read_rows import VALUE, append, found, ledger, options, rows
 
 pytestmark = pytest.mark.cluster
-
-VALUE = StructType().add("value", "string")
 
 
 @pytest.fixture
@@ -42,24 +40,6 @@ def log(cluster, client):
     name = f"log-{uuid.uuid4().hex[:12]}"
     client.log(name).create()
     return name
-
-
-def append(client, log: str, *values: int) -> None:
-    with client.log(log).open_for_writing() as writer:
-        writer.append_many([b"%d" % value for value in values])
-
-
-def options(cluster, log: str, **others: str) -> SourceOptions:
-    return SourceOptions.parse({"uri": cluster.uri, "log": log, **others})
-
-
-def rows(reader, partitions) -> list[int]:
-    return [
-        int(value)
-        for partition in partitions
-        for batch in reader.read(partition)
-        for value in batch["value"].to_pylist()
-    ]
 
 
 def test_task_needs_no_metadata_store(cluster, client, log):
@@ -117,17 +97,6 @@ def test_partition_is_small_however_much_it_covers(cluster, client, log):
     append(client, log, *range(5_000))
     (partition,) = BookKeeperReader(VALUE, options(cluster, log)).partitions()
     assert len(pickle.dumps(partition)) < 2_000
-
-
-def ledger(client, values, **kwargs) -> int:
-    with client.create(**kwargs) as writer:
-        writer.append_many([b"%d" % value for value in values])
-    return writer.ledger_id
-
-
-def found(cluster, **chosen: str) -> list[int]:
-    reader = BookKeeperReader(VALUE, SourceOptions.parse({"uri": cluster.uri, **chosen}))
-    return rows(reader, reader.partitions())
 
 
 def test_relative_offsets_count_back_from_the_end(cluster, client, log):

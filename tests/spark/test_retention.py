@@ -15,7 +15,7 @@ from bkspark.spark.inspection import ViewReader, schema_of_view
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.spark.versions import HAS_ADMISSION_CONTROL
-from tests.spark.test_read import append, rows
+from tests.spark.read_rows import append, rows
 
 pytestmark = pytest.mark.cluster
 

@@ -8,7 +8,7 @@ from bkspark.core.metadata import Fragment
 from bkspark.spark.look_back import entries_before
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
-from tests.spark.test_read import VALUE, ledger, rows
+from tests.spark.read_rows import VALUE, ledger, rows
 
 pytestmark = pytest.mark.cluster
 

@@ -64,7 +64,7 @@ def test_tasks_of_a_large_plan_look_up_their_own_ledgers(cluster: Cluster, topic
 
 
 @pytest.mark.cluster
-def test_task_of_a_large_plan_reads_a_ledger_to_its_own_end_which_the_list_does_not_have(
+def test_task_of_a_large_plan_finds_the_end_of_a_ledger_that_the_list_lacks(
     cluster: Cluster, topic: StoredTopic, large: None
 ) -> None:
     for first in (0, 2, 4):

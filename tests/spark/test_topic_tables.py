@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.pulsar import pulsar_formats_pb2 as formats
-from bkspark.spark.options import PULSARS_VIEWS
+from bkspark.spark.option_table import PULSARS_VIEWS
 from tests.cluster import Cluster
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import numbered, table

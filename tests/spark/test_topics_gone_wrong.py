@@ -275,7 +275,7 @@ def test_compacted_ledger_that_is_gone_or_says_not_what_it_holds_is_an_error_of_
     with pytest.raises(MetadataFormat, match=f"{topic.name} names as its compacted one.*compact the topic again"):
         read(VALUE, readCompacted=True)
     client.delete(writer.ledger_id)
-    with pytest.raises(DataLoss, match=f"ledger {writer.ledger_id}, which holds topic {topic.name} compacted"):
+    with pytest.raises(DataLoss, match=f"the compacted ledger {writer.ledger_id} of topic {topic.name} does not exist"):
         read(VALUE, readCompacted=True)
     with caplog.at_level("WARNING"):
         assert values(read(VALUE, readCompacted=True, failOnDataLoss=False)) == [b"0", b"1"]

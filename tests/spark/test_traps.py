@@ -1,17 +1,16 @@
 """Traps of Spark's Python Data Source API, and the test that each has; those without another home are here.
 
-What Spark does in each of these cases was seen on Spark 4.3 (spark-data-source.md of the shared reference, whose
-sections these are). Where a trap's name is in a test, the test fails if we step into it. Every test named is there:
-`test_every_trap_has_its_test`.
+What Spark does in each of these cases was seen on Spark 4.3. Where a trap's name is in a test, the test fails if we
+step into it. Every test named is there: `test_every_trap_has_its_test`.
 
-    section 0: what decides the design
+    what decides the design
       pushed filters return wrong rows      test_pushdown_leak_returns_no_wrong_rows, whether or not Spark pushes
       a loaded frame is a frozen snapshot   test_frame_is_the_snapshot_of_its_load
                                             test_temporary_view_is_the_snapshot_of_its_first_query
                                             test_table_takes_its_options_from_each_query_and_is_never_stale
       commit comes twice, abort after it    test_epoch_that_is_written_again_is_published_once
                                             test_abort_after_a_commit_that_took_effect_deletes_nothing_published
-      a killed write runs no code test_killed_worker_process_is_replaced_and_leaves_nothing
+      a killed write runs no code           test_killed_worker_process_is_replaced_and_leaves_nothing
                                             test_cancelled_jobs_zombie_publishes_and_leaves_nothing
       stop() is never called                test_stop_never_called_leaves_nothing
       offsets are compared as text          test_offset_text_is_canonical, test_offsets_are_canonical_and_name_the_log
@@ -20,15 +19,15 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       every task costs 70 ms                test_partitions_follow_size_then_slots_then_the_wish
                                             test_many_small_ledgers_share_tasks_and_a_large_one_is_split
       unix sockets save 25 to 50 ms         test_settings_file_and_session_set_the_same
-    section 1: the interface
+    the interface
       factories are called by keyword       test_factories_take_the_names_that_spark_uses
       an empty list of partitions           test_partition_of_nothing_has_no_rows
       empty partitions are written too      test_partition_without_rows_makes_no_ledger
       modes that Spark refuses              test_spark_refuses_the_modes_that_it_does_not_offer_and_writes_nothing
       one broken module hides all           test_discovery_module_imports_whatever_is_wrong
-    section 4: the pushdown leak
+    the pushdown leak
       all four queries                      test_pushdown_leak_returns_no_wrong_rows
-    section 5: failures
+    failures
       a task fails, and is tried again      test_failed_attempts_leave_nothing_visible_or_stored
       all attempts fail, abort of Nones     test_job_that_fails_publishes_and_leaves_nothing
       the job is cancelled, a zombie writes test_cancelled_jobs_zombie_publishes_and_leaves_nothing
@@ -41,7 +40,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       commit is repeated                    test_epoch_that_is_written_again_is_published_once
                                             test_a_repeated_epoch_appends_nothing_visible
       a new checkpoint is a new query       test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost
-    section 7: known bugs
+    known bugs
       pushdown leak                         test_pushdown_leak_returns_no_wrong_rows
       frozen snapshot                       test_temporary_view_is_the_snapshot_of_its_first_query
       options of tables are dropped         test_table_takes_its_options_from_each_query_and_is_never_stale
@@ -54,7 +53,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       AvailableNow ignores a limit          test_limits_cut_the_stream_into_epochs
                                             test_available_now_ends_at_what_was_there_at_its_start
 
-Two rows of section 7 are no longer traps: the time-out of long triggers, which Spark 4.0 does not have, and pandas 3,
+Two of the known bugs are no longer traps: the time-out of long triggers, which Spark 4.0 does not have, and pandas 3,
 of which Spark only warns.
 """
 

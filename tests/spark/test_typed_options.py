@@ -8,7 +8,8 @@ import pytest
 
 import bkspark
 from bkspark.errors import ConfigurationError
-from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.option_table import OPTIONS
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options, OptionTypes
 
 URI = "zk://127.0.0.1:2181/ledgers"

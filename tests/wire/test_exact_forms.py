@@ -12,7 +12,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DecryptionFailed, ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_reads
-from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
+from bkspark.wire.adds import AddSealer, WireProtocol
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.encrypted_entries import (
     KEYS_MAX,
@@ -23,6 +23,7 @@ from bkspark.wire.encrypted_entries import (
     EntrySealer,
     KeyRing,
 )
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import count_leading, scan_frames
 from bkspark.wire.local_reads import ENTRIES_MAX, LocalRead, decode_reply, encode_found
 from bkspark.wire.start_tls import ANSWER_BYTES_MAX, encode_start_tls, is_auth_request, is_refusal, take_answer

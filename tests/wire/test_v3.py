@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from bkspark.core.metadata import DigestType
 from bkspark.entries import EntryBatch
@@ -16,7 +13,9 @@ from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3, v3_adds
 from bkspark.wire.digest import EntryDigest
+from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import scan_frames
+from tests.generated_modules import differs
 
 KEY = bytes(range(20))
 IDS = (0, 1, 127, 128, 16383, 16384, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
@@ -190,22 +189,20 @@ def test_other_answers_are_left_to_protobuf():
 
 @pytest.mark.parametrize("sizes", [[10] * 50, [0, 1, 99, 100, 5000, 5000, 7], [3]])
 @pytest.mark.parametrize(
-    "others",
-    [{}, {"is_recovery": True, "priority": 100}, {"write_flags": 1}, {"write_flags": 1, "bypasses_journal": True}],
+    ("flags", "given"),
+    [
+        (AddFlags(), {}),
+        (AddFlags(is_recovery=True, is_urgent=True), {"flag": 1, "priority": 100}),
+        (AddFlags(is_deferred=True), {"writeFlags": 1}),
+        (AddFlags(is_deferred=True, bypasses_journal=True), {"writeFlags": 1, "bypassJournal": True}),
+    ],
 )
-def test_adds_are_written_as_protobuf_does(sizes, others):
+def test_adds_are_written_as_protobuf_does(sizes, flags, given):
     digest = EntryDigest(DigestType.CRC32C, b"pw")
     payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
     sealed = digest.seal(EntryBatch.of(payloads, ledger_id=1 << 33, first_entry=120), 119, 1000)
-    sent = v3.encode_adds(sealed, 1 << 33, 16380, KEY, **others)
+    sent = v3.encode_adds(sealed, 1 << 33, 16380, KEY, flags)
     assert len(sent) == len(sizes)
-    named = {
-        "flag": {"flag": 1} if others.get("is_recovery") else {},
-        "write": {"writeFlags": 1} if others.get("write_flags") else {},
-        "priority": {"priority": 100} if others.get("priority") else {},
-        "bypass": {"bypassJournal": True} if others.get("bypasses_journal") else {},
-    }
-    given = {name: value for part in named.values() for name, value in part.items()}
     bounds = sealed.offsets.tolist()
     for i, frame in enumerate(frames_of(bytes(sent.buffer))):
         body = bytes(sealed.buffer[bounds[i] + 4 : bounds[i + 1]])
@@ -215,18 +212,7 @@ def test_adds_are_written_as_protobuf_does(sizes, others):
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path):
-    out = tmp_path / "descriptor"
-    source = "bkspark/wire/bookkeeper_protocol.proto"
-    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
-    subprocess.run([*protoc, "-I.", f"--descriptor_set_out={out}", source], check=True)
-    compiled = FileDescriptorSet.FromString(out.read_bytes()).file[0]
-    checked_in = FileDescriptorProto()
-    protocol.DESCRIPTOR.CopyToProto(checked_in)
-    for message in compiled.message_type:
-        for field in message.field:
-            field.ClearField("json_name")
-    compiled.name = checked_in.name
-    assert checked_in == compiled
+    assert not differs(protocol.DESCRIPTOR, "bkspark/wire/bookkeeper_protocol.proto", tmp_path)
 
 
 @pytest.mark.parametrize("synced", [-1, 0, 127, 1 << 40])

@@ -53,9 +53,9 @@ def check_nulls_added(count: int, types: Iterable[pa.DataType]) -> None:
     _check(sum(null_bytes(count, kind) for kind in types))
 
 
-def _check(octets: int) -> None:
-    if octets > ENTRY_BYTES_MAX:
-        raise ValueError(f"its rows take {octets} bytes in memory, above the limit of {ENTRY_BYTES_MAX}")
+def _check(byte_count: int) -> None:
+    if byte_count > ENTRY_BYTES_MAX:
+        raise ValueError(f"its rows take {byte_count} bytes in memory, above the limit of {ENTRY_BYTES_MAX}")
 
 
 def bytes_as(array: pa.Array, wanted: pa.DataType) -> int:

@@ -30,6 +30,8 @@ TYPES_CACHED_MAX = 1000
 
 
 class MalformedMode(enum.Enum):
+    """What a read does with malformed entries, with the names that Spark's own sources use (option `mode`)."""
+
     FAILFAST = "FAILFAST"
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"

@@ -166,7 +166,7 @@ class ClusterApi:
         last = _number(request, "end_entry_id", -1, least=-1)
         page = _page(request)
         if page:
-            # Both are ids of entries, of which the page has some or none.
+            # first and last are ids of entries: a page may have some of them or none.
             begin = (page - 1) * PAGE_ENTRIES
             end = begin + PAGE_ENTRIES - 1
             first, last = max(first, begin), end if last < 0 else min(last, end)

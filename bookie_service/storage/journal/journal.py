@@ -116,7 +116,8 @@ class Journal:
         self._marked_id = 0 if mark is None else mark.file_id
         """The file of the last durable mark; older files are backups. Never decreases."""
         self._files = files
-        self._directory = self.directory = directory
+        self.directory = directory
+        """Where the files are. Constant."""
         self.clock_ns: Callable[[], int] = lambda: 0
         """The clock of `written_ns`. Set by the owner."""
         self.written_ns = 0
@@ -136,7 +137,7 @@ class Journal:
         """The offset of the next record in the newest file."""
         self._allocated = 0
         """The offset up to which the newest file has space."""
-        self._let_go = 0
+        self._uncached = 0
         """The offset up to which the newest file was dropped from the page cache; at most `_synced`."""
         self._synced = self._proved = 0
         """Offsets in the newest file. Bytes before `_synced` are durable. A record proves that bytes before `_proved`
@@ -174,11 +175,11 @@ class Journal:
     def _sync(self) -> None:
         self._file.sync_data()
         self._synced = self._end
-        if self._options.leaves_page_cache and self._end - self._let_go >= self._options.cached_bytes:
+        if self._options.leaves_page_cache and self._end - self._uncached >= self._options.cached_bytes:
             # Rarely, because it costs a call. In whole pages, because the last page is written to again.
             end = self._end - self._end % _PAGE_BYTES
-            self._file.drop_page_cache(self._let_go, end)
-            self._let_go = end
+            self._file.drop_page_cache(self._uncached, end)
+            self._uncached = end
 
     def write_durability_marker(self) -> None:
         """Make everything appended durable, and also a record that proves it. Raises OSError as `append`."""
@@ -239,7 +240,7 @@ class Journal:
     def forget_before(self, mark: JournalPosition) -> None:
         """Release files that lie completely before a durable mark. The newest of them stay as backups."""
         self._marked_id = max(self._marked_id, mark.file_id)
-        older = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
+        older = [name for name in self._files.names(self.directory) if _is_before(name, mark.file_id)]
         self._offered.intersection_update(older)  # those that were taken were renamed, and do not come back
         for name in older[: max(0, len(older) - self._options.backups_max)]:
             if name in self._offered:
@@ -256,7 +257,7 @@ class Journal:
 
         A file that cannot be removed does no harm. If the disk fails, the next record will tell.
         """
-        path = os.path.join(self._directory, name)
+        path = os.path.join(self.directory, name)
         try:
             self._files.remove(path)
         except FileNotFoundError:
@@ -271,12 +272,10 @@ class Journal:
     def _drop_backups(self) -> bool:
         """Remove files that are kept only as backups, because space is missing; return whether there were any."""
         self._spares.clear()
-        before = [name for name in self._files.names(self._directory) if _is_before(name, self._marked_id)]
+        before = [name for name in self._files.names(self.directory) if _is_before(name, self._marked_id)]
         dropped = sum(map(self._remove, before)) > 0
         if dropped:
-            logger.warning(
-                "%s: no space for the journal, its backups were removed (journalMaxBackups)", self._directory
-            )
+            logger.warning("%s: no space for the journal, its backups were removed (journalMaxBackups)", self.directory)
         return dropped
 
     def close(self) -> None:
@@ -309,17 +308,17 @@ class Journal:
         """Continue in a new file after the current end."""
         before = self._file_id, self._end if self._file_id else 0
         self._file_id += 1
-        path = os.path.join(self._directory, journal_format.file_name(self._file_id))
+        path = os.path.join(self.directory, journal_format.file_name(self._file_id))
         self._allocated = 0
         if self._spares:
             # The old records in it have another file id, so they are not records of this file.
-            self._files.rename(os.path.join(self._directory, self._spares.pop(0)), path)
+            self._files.rename(os.path.join(self.directory, self._spares.pop(0)), path)
             self._file = self._files.open(path)
             self._allocated = self._file.size()
         else:
             self._file = self._create(path)
         self._end = FILE_HEADER_BYTES
-        self._synced = self._let_go = 0
+        self._synced = self._uncached = 0
         # Before the header, which says how long the file is.
         self._reserve(self._end)
         header = FileHeader(self._file_id, *before, self._allocated)
@@ -329,7 +328,7 @@ class Journal:
         self._reserve(self._end)
         self._file.sync_data()
         self._synced = self._proved = self._end
-        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self.directory)
 
     def _create(self, path: str) -> File:
         try:

@@ -388,8 +388,8 @@ class BaseLedgerStorage(ABC):
                     flush.advances_checkpoint = False
 
     def _sync_index(self) -> None:
-        """Make the index durable. If it covers everything that was appended, only logs that are still appended to stay
-        unsettled."""
+        """Make the index durable. If it covers everything that was appended, all logs are rotated except those that are
+        still appended to."""
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
         if not self._index_lacks_positions:
@@ -555,7 +555,7 @@ class BaseLedgerStorage(ABC):
             try:
                 self._sync_index()
             except OSError as error:
-                # The logs stay unsettled. The flush that waits for the same disk reports the error, and tries again.
+                # The logs are not rotated. The flush that waits for the same disk reports the error, and tries again.
                 if not may_be_repeated(error):
                     raise
 

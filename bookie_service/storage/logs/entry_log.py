@@ -158,7 +158,7 @@ class EntryLogs(StoredLogs):
         return any(lock.locked() for lock in self._creating.values())
 
     def create(self, directory: str | None = None) -> EntryLogWriter:
-        """Create the next log, with its header. It is unsettled.
+        """Create the next log, with its header. It counts as not rotated until `rotate_appended`.
 
         Args:
             directory: the directory; None: the best one, or the next best if that has no space.
@@ -195,7 +195,8 @@ class EntryLogs(StoredLogs):
         return next(iter(hidden), paths[0])
 
     def adopt(self, log_id: int, suffix: str) -> None:
-        """Give a temporary log its final name, durably. The file must be durable. The log is unsettled."""
+        """Give a temporary log its final name, durably. The file must be durable. The log counts as not rotated until
+        `rotate_adopted`."""
         self._adopted.add(log_id)
         # A crash may have lost `lastId`, and a temporary log does not count.
         with self._numbering:

@@ -7,10 +7,10 @@ at any point leaves nothing half changed. Its ledger counts as failed, and is tr
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from bkspark.errors import BookKeeperError
+from bkspark.log_limit import place_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,16 +21,14 @@ class UnexpectedErrors:
     def __init__(self, on_error: Callable[[Exception], None] = lambda error: None) -> None:
         """`on_error(error)` is called with each unexpected error."""
         self._on_error = on_error
-        self._logged: set[tuple[type[BaseException], str, int]] = set()
+        self._logged: set[Hashable] = set()
         """Places in the code whose traceback was logged. It only grows: there are few places."""
 
     def failure(self, error: Exception, what: str, ledger_id: int | None = None) -> BookKeeperError:
         """Return the error as one of ours. `what`: what failed because of it."""
         self._on_error(error)
-        innermost = traceback.extract_tb(error.__traceback__)[-1:]
-        place = (innermost[0].filename, innermost[0].lineno or 0) if innermost else ("", 0)
-        key = (type(error), *place)
-        if key not in self._logged:
-            self._logged.add(key)
+        place = place_of(error)
+        if place not in self._logged:
+            self._logged.add(place)
             logger.error("%s failed because of an unexpected error, a defect of bkspark", what, exc_info=error)
         return BookKeeperError(f"unexpected {type(error).__name__}: {error}", ledger_id=ledger_id)

@@ -82,6 +82,8 @@ def _batches(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 class ReadyArrowReader(DataSourceReader):
+    """Yields `rows` rows from batches that are made once, in `partitions` tasks."""
+
     def __init__(self, rows: int, value_size: int, partitions: int) -> None:
         self._rows = rows
         self._value_size = value_size
