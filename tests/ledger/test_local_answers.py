@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from bkspark.net import local_reads
-from bkspark.net.local_reads import LocalBookie
+from bkspark.net.local_reads import LocalBookie, read_all
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.local_reads import (
     ENTRIES_MAX,
@@ -56,6 +57,10 @@ def answering(answer: Answer) -> Iterator[LocalBookie]:
         bookie = LocalBookie("a", ("127.0.0.1", port), 60.0)
         try:
             yield bookie
+            if bookie.is_off:
+                # The client has disconnected by itself.
+                serving.join(60)
+                assert not serving.is_alive()
         finally:
             bookie.close()
             serving.join()
@@ -188,9 +193,30 @@ def test_damage_in_a_large_entry_ends_what_is_given_also_in_a_later_batch(
     monkeypatch.setattr(local_reads, "BATCH_BYTES", 2 * local_reads.IN_PLACE_BYTES)
     log = EntryLog(tmp_path / "1.log", LARGE)
     with answering(log.answer()) as bookie:
-        assert read(bookie) == LARGE
+        batches = list(bookie.read(LEDGER, 0, 100, BYTES_MAX, DIGEST))
+        assert [[bytes(entry) for entry in batch] for batch in batches] == [LARGE[:2], LARGE[2:4], LARGE[4:]]
     with log.path.open("r+b") as file:
         file.seek(log.places[3] + 1000)
         file.write(b"!")
     with answering(log.answer()) as bookie:
         assert read(bookie) == LARGE[:3]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 300_000])
+def test_rest_of_a_read_that_is_half_in_memory_comes_from_the_disk(tmp_path: Path, cut: int) -> None:
+    """Where the file system can tell; elsewhere all of it is read at once."""
+    octets = random.Random(cut).randbytes(4 << 20)
+    path = tmp_path / "1.log"
+    path.write_bytes(octets)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 1 << 20, 0, os.POSIX_FADV_DONTNEED)
+        memory = memoryview(bytearray(3 << 20))
+        assert read_all(file.fileno(), [memory[:cut], memory[cut:]], 1000)
+        assert memory == octets[1000 : 1000 + len(memory)]
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_pieces_of_memory_without_the_octets_that_have_come(count: int) -> None:
+    pieces = [memoryview(b"ab"), memoryview(b""), memoryview(b"cde"), memoryview(b"fgh")]
+    assert b"".join(local_reads._after(pieces, count)) == b"abcdefgh"[count:]
