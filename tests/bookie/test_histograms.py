@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bookie_service.metrics.histograms import BUCKETS, Histograms, bucket_of, buckets_of
-from bookie_service.metrics.requests import ADD_STAGES, JournalTimes, RequestTimes
+from bookie_service.metrics.requests import ADD_STAGES, READ_ENTRY, JournalTimes, RequestTimes
 
 MS = 1_000_000
 
@@ -59,6 +59,30 @@ def test_numbers_recorded_together_count_as_one_by_one() -> None:
         assert one.sum(which) == together.sum(which)
         buckets = buckets_of(np.array([4, 1024, 1 << 20]))
         assert one.below(which, buckets) == together.below(which, buckets)
+
+
+def test_quantile_is_the_least_number_that_so_large_a_share_does_not_exceed() -> None:
+    histograms = Histograms()
+    histograms.record_row(0, np.arange(1, 6), np.ones(5, np.int64))
+    histograms.roll()
+    assert histograms.quantiles(0, [0.0, 0.2, 0.21, 0.5, 0.8, 0.81, 1.0]) == [1, 1, 2, 3, 4, 5, 5]
+
+
+def test_numbers_below_a_bucket_are_those_of_the_buckets_before_it() -> None:
+    histograms = Histograms(2)
+    histograms.record_all(np.array([[0, 1, 1, -7], [5, 5, 5, 5]]), np.array([1, 1, 2, 10]))
+    assert histograms.below(0, buckets_of(np.array([0, 1, 2]))) == [0, 11, 14]
+    assert (histograms.sum(0), histograms.sum(1)) == (3, 70)
+
+
+def test_stages_of_a_read_follow_one_another() -> None:
+    """Received at 0, looked for from 2 ms on, answered at 5 ms: 3 found, 1 not."""
+    times = RequestTimes(lambda: 0)
+    times.reads.rows += (READ_ENTRY, 3, 1, 0, 2 * MS, 5 * MS)
+    times.reads.note_fetch(1 * MS)
+    times.fold()
+    assert [times.read_stages.sum(row) for row in range(3)] == [4 * 2000, 1000, 4 * 3000]
+    assert (times.succeeded.sum(READ_ENTRY), times.failed.sum(READ_ENTRY)) == (3 * 5000, 5000)
 
 
 def test_stages_of_an_add_follow_one_another() -> None:

@@ -228,6 +228,7 @@ def test_bookie_restarts_once_for_each_word_of_a_plan(
             bookie.operator.follow(plan)
             assert bookie.restarts == 0, "nothing is to be stopped yet"
         await bookie.serve()
+        assert bookie.restarts == is_first
         bookie.operator.follow(plan)
         assert (bookie.restarts, bookie.operator.restart_word) == (1, "word")
 

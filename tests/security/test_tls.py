@@ -274,7 +274,9 @@ _REASONS = {
 
 
 @pytest.mark.parametrize("answer", _REASONS)
-def test_man_in_the_middle_who_strips_start_tls_sees_no_request(authority: Authority, answer: str) -> None:
+def test_man_in_the_middle_who_strips_start_tls_sees_no_request(
+    authority: Authority, caplog: pytest.LogCaptureFixture, answer: str
+) -> None:
     """Answers in place of the bookie, and records what the client sends in clear."""
     started = protocol.Response(
         header=v3.header(protocol.START_TLS, 0), status=v3.StatusCode.EOK, startTLSResponse=protocol.StartTLSResponse()
@@ -291,6 +293,7 @@ def test_man_in_the_middle_who_strips_start_tls_sees_no_request(authority: Autho
         with pytest.raises(TlsFailed, match=f"TLS with bookie {ID} failed: {_REASONS[answer]}"):
             with_pool(middle.port, client_options(authority, start_tls_timeout_s=0.3), read_all)
         received = middle.received()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
     request = encode_start_tls(0)
     assert received[: len(request)] == request
     # Then nothing, or the handshake: no byte of a request.
