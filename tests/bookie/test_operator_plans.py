@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, QUARANTINE, Bookie
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
+from bookie_service.formats.bookie_status import STATUS_NAME
 from bookie_service.operation.bookie_operator import RESTARTED_FOR, BookieOperator, NotServing, Refused
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
@@ -24,6 +26,7 @@ from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.serving import no_suspects, service_options
 from tests.bookie.test_bookie_operator import URI, Registration, audited
 from tests.disks import ROOMY_DISKS
+from tests.polling import until
 
 PLAN = BookiePlan("b:1", MAINTENANCE, "amy", 1000, reason="new disk")
 
@@ -128,6 +131,40 @@ def test_new_reason_alone_is_a_change_and_no_other_is(tmp_path: Path, caplog: py
         assert len(audited(caplog)) == 2
 
     run(lambda: Started(tmp_path), test)
+
+
+class HeldStatus(LocalFiles):
+    """Files of which the status is written when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_write = threading.Event(), threading.Event()
+
+    def replace(self, path: str, data: bytes) -> None:
+        if path.endswith(STATUS_NAME):
+            self.is_asked.set()
+            assert self.may_write.wait(60)
+        super().replace(path, data)
+
+
+def test_last_of_two_changes_counts_though_the_first_one_is_still_being_stored(tmp_path: Path) -> None:
+    """Otherwise the second one finds nothing to change, and then the first one takes effect."""
+
+    async def test(bookie: Started) -> None:
+        await bookie.serve()
+        files = HeldStatus()
+        operator = BookieOperator("b:1", bookie.service, bookie.operator.keys, files)
+        operator.serve(bookie.registration)
+        first = asyncio.ensure_future(operator.set_read_only(True, "amy"))
+        await until(files.is_asked.is_set, "the write of the first status")
+        second = asyncio.ensure_future(operator.set_read_only(False, "bob"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        files.may_write.set()
+        await asyncio.gather(first, second)
+        assert not operator.is_read_only
+
+    run(lambda: Started(tmp_path), test)
+    assert restored(tmp_path) == (False, "")
 
 
 def test_configuration_alone_decides_where_it_makes_the_bookie_read_only(
