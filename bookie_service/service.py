@@ -74,7 +74,9 @@ class BookieService:
         """The principals of local users, by user id."""
         self._files = files
         self._options = options
-        self._connections = Connections(options.connections, lambda: self.cluster_addresses(), self._on_failure)
+        self._connections = Connections(
+            options.connections, lambda: self.cluster_addresses(), lambda: self._bookie.owed(), self._on_failure
+        )
         self._loop = asyncio.get_running_loop()
         self.registry = Registry()
         """The metrics of this process."""

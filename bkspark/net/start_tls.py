@@ -86,7 +86,8 @@ async def connect_with_tls(
     except BaseException as error:
         transport.abort()
         if isinstance(error, TimeoutError):
-            what = "complete the handshake" if asking.answered.done() else "answer START_TLS"
+            # The time that is over has cancelled what was waited for.
+            what = "answer START_TLS" if asking.answered.cancelled() else "complete the handshake"
             raise _failed(bookie, f"it did not {what} in {timeout_s:g} s (startTLSTimeoutSecs)") from None
         if isinstance(error, (ProtocolError, OSError)):
             raise _failed(bookie, describe(error)) from None

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 
@@ -42,6 +42,7 @@ from bookie_service.engine.new_ledgers import NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turns
+from bookie_service.engine.waiting_replies import WaitingReply, clients_of
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
@@ -54,22 +55,6 @@ from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _WaitingReply:
-    """Replies that are sent once record `sequence` is durable: `parts`, with the replies to `adds` adds, or a `read`.
-
-    received_ns, given_ns: when the requests were received, and when the record was given to the journal.
-    """
-
-    sequence: int
-    client: ReadClient
-    parts: Parts
-    adds: int = 0
-    read: Reading | None = None
-    received_ns: int = 0
-    given_ns: int = 0
 
 
 class Bookie:
@@ -101,9 +86,9 @@ class Bookie:
         self._journals = journals
         self._checkpoints = checkpoints
         self._options = options
-        self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        self._waiting: list[deque[WaitingReply]] = [deque() for _ in journals]
         """Replies of each journal that wait until their record is durable, in order of the records."""
-        self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        self._deferred: list[deque[WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
         self._forces = Forces(self._deferrals, options.forces_max)
@@ -202,7 +187,7 @@ class Bookie:
         else:
             self._adds_in_flight += 1
             sequence = self._journals[0].submit(records, is_patient=add.is_recovery)
-            self._waiting[0].append(_WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
+            self._waiting[0].append(WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
         self.added_bytes += add.size
         self._unlooked_bytes += len(item)
         if self._unlooked_bytes > self._room_bytes:
@@ -267,7 +252,7 @@ class Bookie:
             sequence = self._journals[index].submit(records, deferred=is_deferred, is_patient=is_recovery)
             waiting = self._deferred if is_deferred else self._waiting
             received_ns, given_ns = self.times.received_ns, self.times.clock_ns()
-            waiting[index].append(_WaitingReply(sequence, client, replies, len(asked), None, received_ns, given_ns))
+            waiting[index].append(WaitingReply(sequence, client, replies, len(asked), None, received_ns, given_ns))
             if taken is not None:
                 self._deferrals.journaled(index, sequence, taken)
         else:
@@ -357,7 +342,7 @@ class Bookie:
         if fence.sequence <= self._durable[fence.journal_index]:
             self.reads.enqueue(reading)
         else:
-            reply = _WaitingReply(fence.sequence, reading.client, (), read=reading, received_ns=self.times.received_ns)
+            reply = WaitingReply(fence.sequence, reading.client, (), read=reading, received_ns=self.times.received_ns)
             self._waiting[fence.journal_index].append(reply)
 
     def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
@@ -390,9 +375,19 @@ class Bookie:
             self.long_polls.touch(ledger_id, is_fenced=True)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
+    def owed(self) -> set[Hashable]:
+        """Return the connections that are owed an answer. Costs as much as is unanswered: do not ask at each request.
+
+        A connection whose requests wait for room has them still, and is not included.
+        """
+        clients = clients_of(self._waiting + self._deferred).union(
+            self.reads.clients(), self.long_polls.clients(), self.entry_lists.clients(), self._forces.clients()
+        )
+        return {client.connection for client in clients}
+
     def owes(self, client: BookieClient) -> bool:
-        """Return whether a long poll of the client waits. Adds that wait for a sync do not count."""
-        return self.long_polls.has(client)
+        """Return whether a connection is owed an answer, as `owed` does."""
+        return client.connection in self.owed()
 
     def forget(self, client: BookieClient) -> None:
         """Forget a client whose connection is closed."""
@@ -469,7 +464,7 @@ class Bookie:
             self.checkpoint()
 
     def _send_when_durable(self, index: int, sequence: int, client: BookieClient, parts: Parts, adds: int) -> None:
-        self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
+        self._waiting[index].append(WaitingReply(sequence, client, parts, adds))
 
     def on_durable(self, journal_index: int, sequence: int) -> None:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
@@ -494,7 +489,7 @@ class Bookie:
         self._send_up_to(journal_index, sequence, self._deferred[journal_index])
         self._resume_blocked()
 
-    def _send_up_to(self, journal_index: int, sequence: int, *queues: deque[_WaitingReply]) -> list[Reading]:
+    def _send_up_to(self, journal_index: int, sequence: int, *queues: deque[WaitingReply]) -> list[Reading]:
         """Send the replies that waited for records up to `sequence`; return the reads that waited for them."""
         replies: dict[ReadClient, list[bytes | memoryview]] = {}
         reads = []

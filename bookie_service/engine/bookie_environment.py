@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,10 +30,6 @@ class ReadThreads(Protocol):
 
 class BookieClient(PollClient, Protocol):
     """The part of a connection that the bookie uses."""
-
-    @property
-    def connection(self) -> Hashable:
-        """The connection itself, where this is something around it."""
 
     def resume(self) -> None:
         """Continue with the requests that the bookie did not take."""

@@ -90,6 +90,10 @@ class EntryLists:
     def __len__(self) -> int:
         return len(self._places)
 
+    def clients(self) -> list[ListClient]:
+        """Return the connections of which a list is being built or waits."""
+        return [*self._waiting, *([] if self._present is None else [self._present.client])]
+
     def add(self, listing: Listing) -> bool:
         """Build a list when its turn comes; False: too many lists wait."""
         if not self._places.take(listing.client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bookie_service.engine.bookie_environment import BookieClient
@@ -38,6 +39,10 @@ class Forces:
     def is_full(self) -> bool:
         """Whether a further force must be refused."""
         return len(self._waiting) + len(self._flushing) >= self._most
+
+    def clients(self) -> Iterable[BookieClient]:
+        """Return the clients whose forces wait for a flush."""
+        return (force.client for force in (*self._waiting, *self._flushing))
 
     @property
     def need_flush(self) -> bool:

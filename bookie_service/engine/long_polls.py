@@ -13,7 +13,7 @@ import logging
 from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,9 +116,9 @@ class LongPolls:
         waiter.timer = poll.client.call_later(min(seconds, self._seconds_max), lambda: self._time_is_over(waiter))
         return True
 
-    def has(self, client: PollClient) -> bool:
-        """Return whether a poll of this connection waits."""
-        return client in self._by_client
+    def clients(self) -> Iterable[PollClient]:
+        """Return the connections of which a poll waits."""
+        return self._by_client.keys()
 
     def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:
         """Note that the LAC of a ledger may have advanced, or that the ledger was fenced."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 import logging
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -72,6 +73,10 @@ class ReadOptions:
 
 class ReadClient(Disconnectable, Hashable, Protocol):
     """The part of a connection that readings use."""
+
+    @property
+    def connection(self) -> Hashable:
+        """The connection itself, where this is something around it."""
 
     @property
     def is_open(self) -> bool:
@@ -290,6 +295,8 @@ class Reads:
         self._on_room = on_room
         self._waiting = 0
         """Requests whose reading waits for a fetch or for its peer."""
+        self._readings: Counter[ReadClient] = Counter()
+        """How many readings of each client wait. A client without one has no entry."""
         self.refused = 0
         """Requests that were refused because too many waited. Only grows."""
 
@@ -297,6 +304,10 @@ class Reads:
     def waiting(self) -> int:
         """How many requests wait for the disk or for their peer."""
         return self._waiting
+
+    def clients(self) -> Iterable[ReadClient]:
+        """Return the clients whose readings wait."""
+        return self._readings.keys()
 
     @property
     def is_full(self) -> bool:
@@ -361,6 +372,7 @@ class Reads:
             reading.received_ns = reading.received_ns or self._times.received_ns
             reading.keep(min(room, len(reading)))
             self._waiting += len(reading)
+            self._readings[reading.client] += 1
             self._wait(reading, place)
 
     def _wait(self, reading: Reading, place: FileRange | None) -> None:
@@ -380,20 +392,20 @@ class Reads:
             reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(reading.client)))
 
     def _go_on(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> None:
-        before = len(reading)
-        if not reading.client.is_open:
-            self._release(before)
-            return
-        place, left = None, before
+        client, place = reading.client, None
+        before = left = len(reading)
         # A peer that takes no replies gets nothing now. The fetched bytes are dropped, and fetched again later: they
         # would only occupy memory.
-        if reading.client.is_taking:
+        if client.is_open and client.is_taking:
             place, left = self._proceed(reading, fetched, turn)
-        if not reading.client.is_open:
-            left = 0
-        if left:
+        if left and client.is_open:
             self._wait(reading, place)
-        self._release(before - left)
+            self._release(before - left)
+        else:
+            self._readings[client] -= 1
+            if not self._readings[client]:
+                del self._readings[client]
+            self._release(before)
 
     def _release(self, count: int) -> None:
         was_full = self.is_full

@@ -310,12 +310,12 @@ class Connection:
         if why:
             self.give_up(why)
 
-    def idle_s(self, now: float) -> float:
+    def idle_s(self, now: float, *, is_owed: bool) -> float:
         """Return for how long nothing has arrived and the connection was not busy, as far as noticed; 0 while it is.
 
-        Busy: requests wait to be served, replies wait for the peer, or a long poll waits for its LAC.
+        Busy: requests wait to be served, the bookie owes an answer (`is_owed`), or replies wait for the peer.
         """
-        is_busy = bool(self._waiting or self._send_buffer.size or self._bookie.owes(self))
+        is_busy = bool(self._waiting or self._send_buffer.size or is_owed)
         return self._deadlines.idle_s(now, is_busy=is_busy)
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
@@ -378,7 +378,7 @@ class Connection:
         """Answer START_TLS in clear, and begin TLS with the bytes from `end` of the receive buffer on.
 
         Raises:
-            ProtocolError: a long poll waits, or replies wait for the peer, or the bytes are not the beginning of TLS.
+            ProtocolError: earlier requests are unanswered, or the bytes are not the beginning of TLS.
         """
         assert self._tls is not None
         self.send((answer,))

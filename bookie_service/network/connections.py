@@ -8,14 +8,14 @@ client from that address counts as a bookie.
 A connection that has not sent a whole request within `idle_s` is closed. When a place is needed, the oldest connection
 without a request is closed first, because clients send their first request as soon as they are connected
 (`FIRST_REQUEST_S`). The next candidate is the connection that has been idle for longest, for at least `idle_s`: it has
-no request that waits to be served, no reply that its peer has not taken, and no long poll. An add whose disk does not
-answer for `idle_s` does not count. If there is no such connection, the new one is refused.
+no unanswered request, however long a disk takes, and no reply that its peer has not taken. If there is no such
+connection, the new one is refused.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,8 +35,11 @@ class Member(Protocol):
     def address(self) -> str:
         """The address of the peer's machine."""
 
-    def idle_s(self, now: float) -> float:
-        """Return for how long nothing arrived and the connection was not busy; 0 while it is busy."""
+    def idle_s(self, now: float, *, is_owed: bool) -> float:
+        """Return for how long nothing arrived and the connection was not busy; 0 while it is busy.
+
+        `is_owed`: the bookie has not answered all that it took from the connection.
+        """
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection if its peer has made it wait too long."""
@@ -111,15 +114,18 @@ class Connections:
         self,
         limits: ConnectionLimits,
         bookies: Callable[[], Collection[str]],
+        owed: Callable[[], Collection[Hashable]],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`bookies()` returns the addresses of the bookies of the cluster.
+        """`bookies()` returns the addresses of the bookies of the cluster, `owed()` the connections that are owed an
+        answer.
 
         `on_failure` receives the first error that no peer caused.
         """
         self._limits = limits
         self._share, self._for_clients = limits.share, limits.for_clients
         self._bookies = bookies
+        self._find_owed = owed
         self._on_failure = on_failure
         self._opened: dict[Member, float] = {}
         """When each open connection was accepted, in this order."""
@@ -131,6 +137,8 @@ class Connections:
         """Connections that were idle for `idle_s` at the last check."""
         self._to_look_at: deque[Member] = deque()
         """Connections that `watch` checks before it begins with all of them again."""
+        self._owed: Collection[Hashable] = ()
+        """Those that were owed an answer when `watch` began with all of them."""
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -185,7 +193,8 @@ class Connections:
             return True
         while (member := self._idle.first(address)) is not None:
             self._idle.discard(member)
-            if member.idle_s(now) >= self._limits.idle_s:
+            # It was not owed an answer when it was idle. If it is now, a request has come, and it is idle no more.
+            if member.idle_s(now, is_owed=False) >= self._limits.idle_s:
                 why = f"it was idle for {self._limits.idle_s:g} s, and another one needs its place (maxConnections)"
                 member.give_up(why)
                 return True
@@ -197,6 +206,7 @@ class Connections:
             member.give_up(f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)")
         if not self._to_look_at:
             self._to_look_at.extend(self._opened)
+            self._owed = self._find_owed()
         for _ in range(-(-len(self._opened) // LOOKS)):
             if not self._to_look_at:
                 break
@@ -204,5 +214,5 @@ class Connections:
             if member in self._opened:
                 member.close_if_stalled(now)
             if member in self._opened:
-                is_idle = member.idle_s(now) >= self._limits.idle_s
+                is_idle = member.idle_s(now, is_owed=member in self._owed) >= self._limits.idle_s
                 (self._idle.add if is_idle else self._idle.discard)(member)

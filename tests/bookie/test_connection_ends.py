@@ -189,9 +189,9 @@ def test_who_wants_to_send_on_a_closed_connection_is_called_in_the_next_turn() -
 def idle_s(served: ServedBookie, connected: SimulatedSocket) -> float:
     """Let ten seconds pass between two looks at a connection, without a turn."""
     connection = served.connections[connected]
-    connection.idle_s(served.loop.now)
+    connection.idle_s(served.loop.now, is_owed=served.bookie.owes(connection))
     served.loop.now += 10.0
-    return connection.idle_s(served.loop.now)
+    return connection.idle_s(served.loop.now, is_owed=served.bookie.owes(connection))
 
 
 def test_connection_that_waits_for_a_later_entry_is_not_idle() -> None:

@@ -39,7 +39,9 @@ class Bench:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.now = 0.0
-        self.connections = Connections(limits, lambda: {BOOKIE}, self._fail)
+        self.owed: set[Member] = set()
+        """Those that wait for an answer."""
+        self.connections = Connections(limits, lambda: {BOOKIE}, lambda: self.owed, self._fail)
 
     def _fail(self, error: BaseException) -> None:
         raise error
@@ -76,7 +78,6 @@ class Member:
     def __init__(self, bench: Bench, address: str) -> None:
         self.address = address
         self.is_open = True
-        self.is_owed = False
         self.is_stalled = False
         self._bench = bench
         self._active_at = bench.now
@@ -86,8 +87,10 @@ class Member:
         self._active_at = self._bench.now
         self._bench.connections.note_request(self)
 
-    def idle_s(self, now: float) -> float:
-        return 0.0 if self.is_owed else now - self._active_at
+    def idle_s(self, now: float, *, is_owed: bool) -> float:
+        if is_owed:
+            self._active_at = now
+        return now - self._active_at
 
     def close_if_stalled(self, now: float) -> None:
         if self.is_stalled:
@@ -157,7 +160,7 @@ def test_a_connection_that_sends_nothing_is_closed_after_a_minute() -> None:
 def test_long_idle_connection_makes_room_and_one_that_waits_for_a_reply_does_not() -> None:
     bench = Bench(ConnectionLimits(4, 4, reserved=0))
     idle, polling, busy, later = bench.connect_many(4, sends=True)
-    polling.is_owed = True
+    bench.owed.add(polling)
     assert bench.connect(sends=True) is None, "no connection was idle for a minute"
     bench.pass_time(58)
     busy.send()
@@ -214,9 +217,10 @@ def test_connection_without_a_request_is_closed_from_the_very_second_on() -> Non
 def test_connection_that_was_idle_before_its_last_request_is_not_the_first_to_make_room() -> None:
     bench = Bench(ConnectionLimits(all=2, per_address=2, idle_s=60.0))
     busy, idle = bench.connect_many(2, sends=True)
-    idle.is_owed = True
+    bench.owed.add(idle)
     bench.pass_time(61)
-    idle.is_owed = False
+    bench.owed.clear()
+    bench.pass_time(2)
     busy.send()
     bench.pass_time(62)
     assert bench.connect("10.0.0.2") is not None

@@ -249,3 +249,18 @@ def test_connection_whose_list_cannot_even_be_refused_is_closed() -> None:
     bench.machine.finish()
     assert client.gave_up == ["one of its requests failed, and cannot be refused"]
     assert len(bench.lists) == 0
+
+
+def test_lists_that_are_built_and_that_wait_are_those_of_their_connections() -> None:
+    bench = Bench()
+    first, second = bench.client(), bench.client()
+    assert bench.lists.clients() == []
+    bench.add(first, "a", 0.01)
+    assert bench.lists.clients() == [first]
+    bench.add(second, "b", 0.01)
+    assert set(bench.lists.clients()) == {first, second}
+    while "finish a" not in bench.log:
+        assert bench.machine.step()
+    assert set(bench.lists.clients()) == {second}
+    bench.machine.finish()
+    assert bench.lists.clients() == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bookie_service.metrics.histograms import BUCKETS, Histograms, bucket_of, buckets_of
-from bookie_service.metrics.requests import ADD_STAGES, JournalTimes, RequestTimes
+from bookie_service.metrics.requests import ADD_STAGES, READ_ENTRY, JournalTimes, RequestTimes
 
 MS = 1_000_000
 
@@ -61,6 +61,30 @@ def test_numbers_recorded_together_count_as_one_by_one() -> None:
         assert one.below(which, buckets) == together.below(which, buckets)
 
 
+def test_quantile_is_the_least_number_that_so_large_a_share_does_not_exceed() -> None:
+    histograms = Histograms()
+    histograms.record_row(0, np.arange(1, 6), np.ones(5, np.int64))
+    histograms.roll()
+    assert histograms.quantiles(0, [0.0, 0.2, 0.21, 0.5, 0.8, 0.81, 1.0]) == [1, 1, 2, 3, 4, 5, 5]
+
+
+def test_numbers_below_a_bucket_are_those_of_the_buckets_before_it() -> None:
+    histograms = Histograms(2)
+    histograms.record_all(np.array([[0, 1, 1, -7], [5, 5, 5, 5]]), np.array([1, 1, 2, 10]))
+    assert histograms.below(0, buckets_of(np.array([0, 1, 2]))) == [0, 11, 14]
+    assert (histograms.sum(0), histograms.sum(1)) == (3, 70)
+
+
+def test_stages_of_a_read_follow_one_another() -> None:
+    """Received at 0, looked for from 2 ms on, answered at 5 ms: 3 found, 1 not."""
+    times = RequestTimes(lambda: 0)
+    times.reads.rows += (READ_ENTRY, 3, 1, 0, 2 * MS, 5 * MS)
+    times.reads.note_fetch(1 * MS)
+    times.fold()
+    assert [times.read_stages.sum(row) for row in range(3)] == [4 * 2000, 1000, 4 * 3000]
+    assert (times.succeeded.sum(READ_ENTRY), times.failed.sum(READ_ENTRY)) == (3 * 5000, 5000)
+
+
 def test_stages_of_an_add_follow_one_another() -> None:
     """Received at 0, given to the journal at 1 ms, its group begun at 3, written at 6, synced at 10, answered at 15."""
     times = RequestTimes(lambda: 0)
@@ -87,6 +111,39 @@ def test_group_that_is_not_synced_counts_as_no_sync() -> None:
     assert times.journal_histograms[0].count(JournalTimes.WRITE) == 1
 
 
+def test_adds_of_a_group_that_is_not_synced_are_durable_when_it_is_written() -> None:
+    """With journalSyncData=false the operating system's word suffices: no stage may hide the time of the write."""
+    times = RequestTimes(lambda: 0)
+    journal = times.add_journal()
+    journal.note_groups(deque([(1, 2 * MS, 6 * MS, 0, 1, 100)]), 1)
+    journal.note_answers([1, 0, 1 * MS], 7 * MS)
+    times.fold()
+    stages = [times.adds.sum(row) // 1000 for row in range(len(ADD_STAGES))]
+    assert stages == [1, 1, 4, 0, 1]
+    assert times.journal_adds[0].sum(0) == 5000
+    assert journal.written_bytes == 100
+
+
+def test_batch_that_is_answered_after_a_later_group_than_its_own_has_no_stage_of_less_than_no_time() -> None:
+    """Its group is not known any more: it was given to the journal after the last group had begun."""
+    times = RequestTimes(lambda: 0)
+    journal = times.add_journal()
+    journal.note_groups(deque([(1, 2 * MS, 3 * MS, 4 * MS, 1, 100)]), 1)
+    journal.note_answers([1, 0, 9 * MS], 10 * MS)
+    times.fold()
+    stages = [times.adds.sum(row) // 1000 for row in range(len(ADD_STAGES))]
+    assert (stages, times.adds.sum(len(ADD_STAGES))) == ([9, 0, 0, 0, 1], 10_000)
+    assert times.journal_histograms[0].sum(JournalTimes.QUEUE) == 0
+
+
+def test_times_of_groups_that_are_not_answered_yet_wait() -> None:
+    groups = deque([(1, 1 * MS, 2 * MS, 3 * MS, 1, 10), (2, 4 * MS, 5 * MS, 6 * MS, 1, 10)])
+    times = RequestTimes(lambda: 0)
+    times.add_journal().note_groups(groups, 1)
+    times.fold()
+    assert times.journal_histograms[0].count(JournalTimes.WRITE) == len(groups) == 1
+
+
 def test_many_batches_are_counted_without_a_scrape() -> None:
     """What waits to be counted is bounded: a bookie that is never scraped must not grow."""
     times = RequestTimes(lambda: 0)
@@ -105,6 +162,7 @@ def test_adds_that_came_alone_are_groups_and_adds_of_one() -> None:
     times.fold()
     assert (journal.singles, journal.written_bytes) == ([], 300)
     assert times.adds.count(ADD_STAGES.index("answered")) == 3
+    assert [times.adds.sum(row) // 3000 for row in range(len(ADD_STAGES))] == [1, 1, 1, 2, 1]
     assert times.journal_histograms[0].count(JournalTimes.SYNC) == 3
     assert times.journal_histograms[0].sum(JournalTimes.SYNC) == 3 * 2000
 

@@ -118,3 +118,34 @@ def test_audit_line_of_a_change_has_the_value_before_and_after(caplog: pytest.Lo
     (record,) = caplog.records
     assert record.getMessage() == "audit: amy: set compactionRateByBytes=9 (before: 7)"
     assert record.__dict__["attributes"] == {"who": "amy", "key": "compactionRateByBytes", "old": "7", "new": "9"}
+
+
+def test_key_that_is_not_live_is_refused_with_all_others_of_its_call() -> None:
+    keys, applied = LiveKeys(configure({}), None, {}), []
+    keys.parts.append(applied.append)
+    with pytest.raises(
+        ConfigurationError, match=r"bookiePort cannot be changed while the bookie runs; these can: .*logL"
+    ):
+        keys.set({"compactionRateByBytes": "9", "bookiePort": "3333"}, "amy")
+    assert (applied, keys.configuration.values) == ([], {})
+
+
+def test_shown_keys_have_no_secret_value() -> None:
+    values = {"passwd": SECRET, "compactionRateByBytes": "7"}
+    assert LiveKeys(configure(values), None, values).shown() == {"compactionRateByBytes": "7", "passwd": "***"}
+
+
+def test_signal_reads_the_file_again_and_a_wrong_file_is_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bookie_service.operation.live_keys")
+    file = tmp_path / "bk_server.conf"
+    keys = LiveKeys(configure({}), file, {})
+    file.write_text("compactionRateByBytes=9\n")
+    keys.reload_by_signal()
+    file.write_text("compactionRateByBytes=many\n")
+    keys.reload_by_signal()
+    assert keys.configuration.values == {"compactionRateByBytes": "9"}
+    assert caplog.messages[0] == "SIGHUP: the configuration was read again, 1 keys changed"
+    assert caplog.messages[1].startswith("SIGHUP: the configuration is not read again, and nothing changes: ")
+    assert len(caplog.messages) == 2

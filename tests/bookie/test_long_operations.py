@@ -72,7 +72,23 @@ def test_no_more_operations_wait_than_the_limit_and_the_end_of_the_process_ends_
     asyncio.run(test())
 
 
-@pytest.mark.parametrize(("work", "state", "error"), [(nothing, "done", ""), (failing, "failed", "no spare bookie")])
+async def without_disk(operation: LongOperation) -> dict[str, object]:
+    raise OSError("no space left")
+
+
+async def defective(operation: LongOperation) -> dict[str, object]:
+    raise KeyError("log")
+
+
+@pytest.mark.parametrize(
+    ("work", "state", "error"),
+    [
+        (nothing, "done", ""),
+        (failing, "failed", "no spare bookie"),
+        (without_disk, "failed", "no space left"),
+        (defective, "failed", "a defect: 'log'"),
+    ],
+)
 def test_finished_operation_has_its_outcome_and_its_times(work: Work, state: str, error: str) -> None:
     async def test() -> None:
         operations = LongOperations()
@@ -82,6 +98,20 @@ def test_finished_operation_has_its_outcome_and_its_times(work: Work, state: str
         found = operation.as_json()
         assert (found["state"], found["error"]) == (state, error)
         assert 0 < operation.began_ms <= operation.ended_ms
+        await operations.close()
+
+    asyncio.run(test())
+
+
+def test_operations_of_another_lane_do_not_wait_and_the_next_one_of_a_lane_follows_a_failed_one() -> None:
+    async def test() -> None:
+        operations = LongOperations()
+        drain = operations.begin("drain", "b:1", "a test", "repair", for_ever)
+        collect = operations.begin("collect", "b:1", "a test", "collection", failing)
+        again = operations.begin("collect", "b:1", "a test", "collection", nothing)
+        while not again.is_finished:
+            await asyncio.sleep(0)
+        assert [each.state for each in (drain, collect, again)] == ["running", "failed", "done"]
         await operations.close()
 
     asyncio.run(test())

@@ -19,7 +19,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
-from bookie_service.engine.reads import Reading, ReadOptions, Reads, View
+from bookie_service.engine.reads import Reading, ReadOptions, Reads, View, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import TurnLimits, Turns
 from bookie_service.network.response_encoders import V2_RESPONSES, V3Responses
@@ -519,3 +519,19 @@ def test_lac_at_hand_is_what_is_known_without_the_disk(twin: BookieTwin) -> None
         False,
         False,
     ]
+
+
+def test_readings_are_waited_for_until_the_last_of_their_client_is_answered_or_it_is_gone(twin: BookieTwin) -> None:
+    bench, staying, leaving = Bench(twin), Peer(), Peer()
+    for peer in (staying, leaving):
+        for entry_id in (2, 3):
+            bench.reads.enqueue(SingleReads(peer, V2_RESPONSES, *ids_of(SPARSE, entry_id)))
+    assert set(bench.reads.clients()) == {staying, leaving}
+    bench.fetch_one()
+    assert set(bench.reads.clients()) == {staying, leaving}
+    bench.fetch_one()
+    assert set(bench.reads.clients()) == {leaving}
+    leaving.close()
+    bench.finish()
+    assert set(bench.reads.clients()) == set()
+    assert len(staying.frames()) == 2

@@ -27,6 +27,9 @@ from bookie_service.admin import trace_output
 from bookie_service.network.request_spans import caller_of, caller_of_message
 from tests import recorded_spans
 from tests.bookie.child import STOP_S, BookieChild
+from tests.bookie.serving import KEY, adds, stored
+from tests.bookie.simulated_connections import ServedBookie
+from tests.bookie.v3_peer import request
 from tests.ledger.in_process import InProcessCluster, run
 
 PLACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -214,3 +217,19 @@ def test_a_missing_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     assert trace_output.exporter_names() == ["otlp_proto_grpc"]
+
+
+def test_connection_whose_add_has_a_span_is_owed_its_answer_by_itself(spans: InMemorySpanExporter) -> None:
+    """The span's part is around the connection: another object."""
+    served = ServedBookie()
+    writer, connected = served.connect(), served.connect()
+    writer.received += adds(5, 0, [b"x"])
+    served.turns_until(lambda: bool(writer.sent), 20)
+    add = request(protocol.ADD_ENTRY, 1, ledgerId=5, entryId=1, masterKey=KEY, body=stored(5, 1, b"one"))
+    add.requestContext.add(key=tracing.TRACEPARENT, value=PLACE)
+    connected.received += v3.encode_message(add)
+    served.loop.turn()
+    served.loop.turn()
+    assert served.bookie.owed() == {served.connections[connected]}
+    served.turns_until(lambda: bool(connected.sent), 20)
+    assert [each.name for each in spans.get_finished_spans()] == ["bookkeeper.bookie.add"]

@@ -83,6 +83,22 @@ def test_id_given_twice_is_refused_and_the_first_entry_is_kept(tmp_path):
     run(tmp_path, test)
 
 
+def test_no_id_below_above_or_within_what_waits_above_a_gap_can_be_given_again(tmp_path):
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create(ensemble=1, write_quorum=1, ack_quorum=1))
+        ahead = [await writer.submit(first, [b"first"] * 2) for first in (1, 4, 8)]
+        for entry_id in (1, 2, 4, 5, 8, 9):
+            with pytest.raises(DuplicateEntryId) as caught:
+                await writer.submit(entry_id, [b"second"])
+            assert caught.value.entry_id == entry_id
+        for first, count in ((3, 1), (6, 2), (0, 1)):
+            ahead.append(await writer.submit(first, [b"first"] * count))
+        assert sorted(await asyncio.gather(*ahead)) == [0, 2, 3, 5, 7, 9]
+        await writer.close()
+
+    run(tmp_path, test, bookies=1)
+
+
 def test_what_waits_above_a_gap_is_bounded_in_ids_and_bytes(tmp_path):
     async def test(cluster):
         writer = AdvancedLedgerWriter(await cluster.client().create())

@@ -35,7 +35,8 @@ def test_callers_are_served_in_the_order_of_their_calls_and_leave_no_gap(seed):
                 await asyncio.sleep(0)
             if chance.random() < 0.3:
                 chance.choice(callers).cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*callers, return_exceptions=True)
         assert served == sorted(served)
         assert not lock.is_taken
         assert {number for number, caller in enumerate(callers) if not caller.cancelled()} <= set(served)

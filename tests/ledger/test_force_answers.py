@@ -41,6 +41,19 @@ def test_bookie_that_refuses_a_force_confirms_nothing_and_has_failed(status: int
     play(test)
 
 
+def test_bookie_that_does_not_answer_a_force_confirms_nothing_and_has_failed() -> None:
+    """It is unknown whether it has synced: only an EOK says so."""
+
+    async def test() -> None:
+        writer, _ = await forcing()
+        await asyncio.sleep(FORCE_S - 0.5)
+        assert writer.failed == []
+        await asyncio.sleep(1.0)
+        assert (confirmed(writer), bool(writer.failed)) == ([], True)
+
+    play(test)
+
+
 def test_force_that_is_refused_because_of_load_is_repeated_after_a_pause() -> None:
     async def test() -> None:
         writer, found = await forcing()

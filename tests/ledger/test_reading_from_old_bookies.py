@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.reader import AdaptiveReadSize
 from bkspark.errors import BookieUnavailable, ReadFailed, RequestTimeout
 from bkspark.ledger import recovery
 from bkspark.ledger.reader import SnapshotReader
-from bkspark.ledger.replica_reads import ReplicaReads
+from bkspark.ledger.replica_reads import SINGLES_BYTES, SINGLES_MAX, ReplicaReads
 from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
@@ -115,6 +116,24 @@ def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
                 await world.client().recover(ledger_id)
         # The step at the other bookie fails, too: the first error counts, and the loop reports none.
         assert reported == []
+
+    play(test)
+
+
+@pytest.mark.parametrize("payload_bytes", [1024, SINGLES_BYTES // 5, SINGLES_BYTES])
+def test_as_many_entries_are_asked_for_one_by_one_as_the_sizes_of_the_last_ones_allow(payload_bytes: int):
+    """Their answers come whether there is room for them or not."""
+
+    def answer(asked: Asked) -> bytes:
+        return reply(asked, body=sealed(asked.ledger_id, asked.entry_id, payload=bytes(payload_bytes)))
+
+    async def test(world: World) -> None:
+        async with HostileBookie(answer) as bookie:
+            pool = (await world.client().context()).pool
+            reads = ReplicaReads(pool, 5, DIGEST, AdaptiveReadSize(SINGLES_BYTES, SINGLES_MAX, 3))
+            assert (await reads.some(bookie.id, np.arange(500))).statuses.tolist() == [Status.EOK] * 3
+            later = len((await reads.some(bookie.id, np.arange(500))).statuses)
+            assert later == min(6, SINGLES_BYTES // payload_bytes), "at most twice as many"
 
     play(test)
 

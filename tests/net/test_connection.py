@@ -26,6 +26,13 @@ def connected() -> tuple[BookieChannel, Wire]:
     return channel, wire
 
 
+def heard_by(channel: BookieChannel) -> list[list[int]]:
+    """Return the entries of which a writer hears from now on, those of each call."""
+    heard: list[list[int]] = []
+    channel.listen_adds(LEDGER, AddListener(lambda ids, *_: heard.append(ids.tolist()), lambda _: None))
+    return heard
+
+
 def test_connection_is_silent_from_its_last_bytes_on() -> None:
     async def test() -> None:
         channel, _ = connected()
@@ -194,6 +201,53 @@ def test_batch_reply_without_an_entry_is_as_bad_as_a_damaged_one() -> None:
     play(test)
 
 
+def test_answer_that_comes_in_two_parts_after_a_whole_one_is_taken_when_it_is_complete() -> None:
+    async def test() -> None:
+        channel, _ = connected()
+        heard = heard_by(channel)
+        reading = asyncio.ensure_future(channel.read_entries(LEDGER, np.array([3]), DIGEST))
+        await settled()
+        add = reply(Asked(v2.ADD, LEDGER, 7, b""))
+        found = reply(Asked(v2.READ, LEDGER, 3, b""), body=sealed(LEDGER, 3))
+        for cut in (3, len(found) - 1):
+            receive(channel, add + found[:cut])
+            assert heard.pop() == [7]
+            assert not reading.done()
+            receive(channel, found[cut:] + add)
+            assert heard.pop() == [7]
+            assert (await reading).statuses.tolist() == [Status.EOK]
+            reading = asyncio.ensure_future(channel.read_entries(LEDGER, np.array([3]), DIGEST))
+            await settled()
+        reading.cancel()
+        assert channel.lost is None
+
+    play(test)
+
+
+def test_each_answer_that_comes_alone_is_heard_once() -> None:
+    async def test() -> None:
+        channel, _ = connected()
+        heard = heard_by(channel)
+        for entry_id in range(4):
+            answer(channel, entry_id)
+        answer(channel, 4, 5)
+        assert heard == [[0], [1], [2], [3], [4, 5]]
+
+    play(test)
+
+
+def test_bytes_that_the_socket_has_not_taken_are_those_of_the_connection() -> None:
+    """A writer holds its callers back by them."""
+
+    async def test() -> None:
+        assert BookieChannel("a", 1 << 20, SILENT_S).unsent_bytes == 0
+        channel, wire = connected()
+        wire.unsent_bytes = 5
+        assert channel.unsent_bytes == 5
+
+    play(test)
+
+
 # ---- requests that end otherwise ----
 
 Request = Callable[[BookieChannel], Coroutine[Any, Any, Any]]
@@ -248,6 +302,22 @@ def test_answer_that_came_before_the_connection_was_lost_counts(name: str) -> No
         assert (await reading) is not None
         with pytest.raises(BookieUnavailable):
             await other
+
+    play(test)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_request_whose_connection_is_lost_fails_at_once(name: str) -> None:
+    """Otherwise its caller asks the next bookie only when its time is over."""
+
+    async def test() -> None:
+        channel, _ = connected()
+        reading = asyncio.ensure_future(REQUESTS[name][0](channel))
+        await settled()
+        channel.connection_lost(ConnectionResetError("reset"))
+        async with asyncio.timeout(1.0):
+            with pytest.raises(BookieUnavailable, match="dropped the connection: reset"):
+                await reading
 
     play(test)
 

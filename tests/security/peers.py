@@ -17,9 +17,9 @@ START_TLS_BYTES = 15
 class Middle:
     """Accepts one connection, answers its first bytes, and records all that comes."""
 
-    def __init__(self, answer: bytes, follows: bytes = b"") -> None:
-        """`follows` is sent once the peer has sent more after the answer."""
-        self._answer, self._follows = answer, follows
+    def __init__(self, answer: bytes, follows: bytes = b"", *, leaves: bool = False) -> None:
+        """`follows` is sent once the peer has sent more after the answer; or it `leaves` then."""
+        self._answer, self._follows, self._leaves = answer, follows, leaves
         self._received = bytearray()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
@@ -37,6 +37,8 @@ class Middle:
             try:
                 while more := accepted.recv(65536):
                     self._received += more
+                    if self._leaves:
+                        return
                     if self._follows:
                         accepted.sendall(self._follows)
             except OSError:

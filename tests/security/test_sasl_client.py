@@ -183,6 +183,22 @@ def test_client_uses_a_bookie_without_authentication_where_it_may(tmp_path: Path
         assert with_net(bookie.port, net, read_all) == PAYLOADS
 
 
+@PROTOCOLS
+def test_bookie_that_leaves_at_the_first_request_after_a_login_refuses_this_user(
+    jaas: str, wire_protocol: WireProtocol
+) -> None:
+    """It may still refuse the user then: the last message of GSSAPI has no answer."""
+
+    async def ask(pool: BookiePool) -> None:
+        await (await pool.channel(ID)).read_last_entry(1, EntryDigest(DigestType.CRC32C, b""))
+
+    answer = v3_answer(DISABLED) if wire_protocol is WireProtocol.V3 else auth_v2(b"", DISABLED)
+    net = NetOptions(sasl=SaslClientOptions(jaas, allow_auth_disabled=True))
+    refuses = "before it answered anything; it refuses this user"
+    with Middle(answer, leaves=True) as middle, pytest.raises(AuthenticationFailed, match=refuses):
+        with_net(middle.port, net, ask, wire_protocol)
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

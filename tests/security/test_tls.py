@@ -260,8 +260,23 @@ _ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", [*_ANSWERS, "clear bytes after EOK", "no TLS after EOK", "nothing", "garbage"])
-def test_man_in_the_middle_who_strips_start_tls_sees_no_request(authority: Authority, answer: str) -> None:
+_REASONS = {
+    "EBADREQ": "it has no TLS, and this client is configured to use nothing else",
+    "EUA": "it answers START_TLS with EUA",
+    "the answer to another request": "it answers START_TLS with the response to another request",
+    "EOK without the message": "its answer to START_TLS lacks the message",
+    "clear bytes after EOK": "it sends bytes in clear after its answer to START_TLS",
+    "no TLS after EOK": "the handshake failed",
+    "nothing after EOK": "it did not complete the handshake in 0.3 s",
+    "nothing": "it did not answer START_TLS in 0.3 s",
+    "garbage": "it answers START_TLS with a frame of",
+}
+
+
+@pytest.mark.parametrize("answer", _REASONS)
+def test_man_in_the_middle_who_strips_start_tls_sees_no_request(
+    authority: Authority, caplog: pytest.LogCaptureFixture, answer: str
+) -> None:
     """Answers in place of the bookie, and records what the client sends in clear."""
     started = protocol.Response(
         header=v3.header(protocol.START_TLS, 0), status=v3.StatusCode.EOK, startTLSResponse=protocol.StartTLSResponse()
@@ -270,14 +285,15 @@ def test_man_in_the_middle_who_strips_start_tls_sees_no_request(authority: Autho
         sent = v3.encode_message(_ANSWERS[answer])
     elif answer == "clear bytes after EOK":
         sent = v3.encode_message(started) * 2
-    elif answer == "no TLS after EOK":
+    elif answer.endswith("after EOK"):
         sent = v3.encode_message(started)
     else:
         sent = b"" if answer == "nothing" else b"\xff" * 40
     with Middle(sent, follows=b"HTTP/1.1 400\r\n\r\n" if answer == "no TLS after EOK" else b"") as middle:
-        with pytest.raises(TlsFailed, match="TLS with bookie"):
+        with pytest.raises(TlsFailed, match=f"TLS with bookie {ID} failed: {_REASONS[answer]}"):
             with_pool(middle.port, client_options(authority, start_tls_timeout_s=0.3), read_all)
         received = middle.received()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
     request = encode_start_tls(0)
     assert received[: len(request)] == request
     # Then nothing, or the handshake: no byte of a request.
