@@ -345,7 +345,8 @@ class TopicView:
         """
         read = partial(reader.batches, unconfirmed=self._options.unconfirmed)
         if not self._options.fail_on_data_loss:
-            async for batch in around_gaps(read, first, end, reader.metadata.ensemble_size):
+            size, listed = reader.metadata.ensemble_size, reader.listed()
+            async for batch in around_gaps(read, first, end, ensemble_size=size, next_listed=listed.next_from):
                 yield batch
             return
         try:
