@@ -154,7 +154,7 @@ def _array(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.
         return _made(rows, stored, wanted)
     except MALFORMED:
         pass
-    wrong = [place for place, row in enumerate(rows) if not _is_made(row, stored, wanted)]
+    wrong = _misfits(rows, stored, wanted)
     if not wrong:
         raise ValueError("together they are more than an array holds")
     raise MalformedValues(np.array(wrong), _unfit(rows[wrong[0]], stored, wanted))
@@ -165,12 +165,18 @@ def _made(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.A
     return found if stored == wanted else found.cast(wanted)
 
 
-def _is_made(row: Any, stored: pa.DataType, wanted: pa.DataType) -> bool:
+def _misfits(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType, first: int = 0) -> list[int]:
+    """Return the places of the values that do not fit, where rows[0] is at place `first`. Most values usually fit, so
+    they are tried together."""
     try:
-        _made([row], stored, wanted)
+        _made(rows, stored, wanted)
     except MALFORMED:
-        return False
-    return True
+        if len(rows) == 1:
+            return [first]
+        middle = len(rows) // 2
+        after = _misfits(rows[middle:], stored, wanted, first + middle)
+        return _misfits(rows[:middle], stored, wanted, first) + after
+    return []
 
 
 def _unfit(row: Any, stored: pa.DataType, wanted: pa.DataType) -> _Unfit:
@@ -178,7 +184,7 @@ def _unfit(row: Any, stored: pa.DataType, wanted: pa.DataType) -> _Unfit:
     if isinstance(row, dict) and pa.types.is_struct(stored):
         for place, field in enumerate(stored):
             value, kind = row.get(field.name), wanted.field(place).type
-            if not _is_made(value, field.type, kind):
+            if _misfits([value], field.type, kind):
                 return _Unfit(f"its field '{field.name}' is {str(value)[:40]!r}, which cannot be {kind}")
     return _Unfit(f"it is {str(row)[:40]!r}, which cannot be {wanted}")
 
