@@ -141,6 +141,7 @@ PURE = (
     "bkspark.pulsar.entries",
     "bkspark.pulsar.fields",
     "bkspark.pulsar.jackson",
+    "bkspark.pulsar.malformed",
     "bkspark.decimals",
     "bkspark.pulsar.message_columns",
     "bkspark.pulsar.message_ids",
@@ -523,9 +524,7 @@ def _readings_change_nothing(module: Module) -> Broken:
 
 
 def _is_reading(node: ast.AST) -> bool:
-    return isinstance(node, ast.ClassDef) and (
-        node.name == READING or any(ast.unparse(base) == READING for base in node.bases)
-    )
+    return isinstance(node, ast.ClassDef) and READING in (node.name, *map(ast.unparse, node.bases))
 
 
 SOCKETS = _words("socket selectors h11 http.server ssl")

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from bkspark.decimals import for_arrow
+from bkspark.pulsar.malformed import MALFORMED
 from bkspark.pulsar.schemas import Schema
-from bkspark.pulsar.values import MALFORMED, decoder_of
+from bkspark.pulsar.values import decoder_of
 from bkspark.spark.formats.values import reader_of
 
 COLUMN = pa.decimal128(30, 4)

@@ -15,6 +15,7 @@ from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoS
 from bkspark.ledger import arguments
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
+from bkspark.ledger.listed import ListedEntries
 from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader
 from bkspark.ledger.replica_reads import read_error, report_damage
@@ -150,6 +151,10 @@ class LedgerReader:
 
     def _digest_for(self, metadata: LedgerMetadata) -> EntryDigest:
         return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
+
+    def listed(self) -> ListedEntries:
+        """Return the object that asks the ledger's bookies which entries they have."""
+        return ListedEntries(self._context.pool, self._ledger_id, self._metadata)
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, RequestTimeout, UnauthorizedAccess
+from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, UnauthorizedAccess
 from bkspark.ledger.context import ClientContext
+from bkspark.ledger.listed import entry_list
 from bkspark.ledger.replica_reads import ReplicaReads, read_error
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
-from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
+from bkspark.wire.entry_lists import EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
 """Pieces of one ReplicaWriter that may be unacknowledged: `send` waits until there are fewer."""
@@ -165,9 +166,8 @@ class ReplicaReader:
     def __init__(self, context: ClientContext, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
         self._context = context
         self._ledger_id = ledger_id
+        self._metadata = metadata
         self._digest = EntryDigest(metadata.digest, password, metadata.lac_bounds, gives_stored=True)
-        # Protects this client's memory: a few bytes of a wrong answer may describe millions of runs.
-        self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         """Return those of `entry_ids` (ascending) that the bookie does not return, or returns damaged.
@@ -187,12 +187,5 @@ class ReplicaReader:
         return np.concatenate(found)
 
     async def listed(self, bookie: str) -> EntryRuns | None:
-        """Return the entries that the bookie lists, whose bytes it may have damaged; None if it sends no list now."""
-        try:
-            channel = await self._context.pool.v3_channel(bookie)
-            status, runs = await channel.entry_list(self._ledger_id, self._runs_max)
-        except ClientClosed:
-            raise
-        except BookKeeperError:
-            return None
-        return runs if status in (v2.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER) else None
+        """As `entry_list`."""
+        return await entry_list(self._context.pool, bookie, self._ledger_id, self._metadata)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import numpy as np
 import pyarrow as pa
 
+from bkspark.pulsar.malformed import refuse
 from bkspark.pulsar.slices import bounds_of
 
 _LETTERS = f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}+/"
@@ -14,16 +16,28 @@ _PAD, _WRONG = ord("="), 255
 _VALUES = np.full(256, _WRONG, np.uint8)
 _VALUES[np.frombuffer(_LETTERS.encode(), np.uint8)] = np.arange(64, dtype=np.uint8)
 _VALUES[_PAD] = 0
+_WHOLE = re.compile(rb"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
 def from_base64(texts: pa.Array) -> pa.Array:
     """Return the bytes of each text; null for null. Line breaks and spaces are errors, and padding is required.
 
     Raises:
-        ValueError: a text is not Base64.
+        MalformedValues: some texts are not Base64.
     """
     if not len(texts):
         return texts
+    try:
+        return _decoded(texts)
+    except ValueError as error:
+        refuse(
+            ~np.array([text is None or _WHOLE.fullmatch(text) is not None for text in texts.to_pylist()]), str(error)
+        )
+        raise
+
+
+def _decoded(texts: pa.Array) -> pa.Array:
+    """As `from_base64`. Raises ValueError if a text is not Base64."""
     data, starts, ends, is_valid = bounds_of(texts)
     low, high = int(starts[0]), int(ends.max())
     if ((ends - starts) % 4).any() or int((ends - starts).sum()) != high - low:

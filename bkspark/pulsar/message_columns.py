@@ -13,6 +13,7 @@ from bkspark.pulsar import messages as single_fields
 from bkspark.pulsar.base64_values import from_base64
 from bkspark.pulsar.compression import NAMES
 from bkspark.pulsar.fields import Fields, MalformedFields, Occurrences, fields_of
+from bkspark.pulsar.malformed import MalformedValues, refuse
 from bkspark.pulsar.messages import Messages
 from bkspark.pulsar.slices import binary_array, gathered, text_array
 
@@ -77,7 +78,7 @@ def keys(messages: Messages) -> pa.Array:
     """Return the keys as bytes: those that were bytes are Base64 in the metadata.
 
     Raises:
-        ValueError: a key that should be Base64 is not.
+        MalformedValues: keys that should be Base64 are not.
     """
     found = spans(messages, entry_fields.KEY, single_fields.KEY)
     metadata, singles = messages.entries.metadata, messages.singles
@@ -91,14 +92,18 @@ def keys(messages: Messages) -> pa.Array:
         return found
     coded = np.flatnonzero(is_base64)
     plain = np.flatnonzero(~is_base64)
-    return _merged(found.take(pa.array(plain)), from_base64(found.take(pa.array(coded))), plain, coded)
+    try:
+        octets = from_base64(found.take(pa.array(coded)))
+    except MalformedValues as error:
+        raise MalformedValues(coded[error.rows], error.first) from None
+    return _merged(found.take(pa.array(plain)), octets, plain, coded)
 
 
 def properties(messages: Messages) -> pa.Array:
     """Return map<string, string>; if a key occurs twice, the last value counts.
 
     Raises:
-        ValueError: a property is not a pair of texts.
+        MalformedValues: messages have a property that is not a pair of texts.
     """
     sources = ((messages.entries.metadata, entry_fields.PROPERTIES), (messages.singles, single_fields.PROPERTIES))
     if not any(len(fields.occurrences(number)) for fields, number in sources):
@@ -106,15 +111,23 @@ def properties(messages: Messages) -> pa.Array:
         return pa.MapArray.from_arrays(pa.array(np.zeros(len(messages) + 1, np.int32)), nothing, nothing)
     plain = np.flatnonzero(messages.single < 0)
     batched = np.flatnonzero(messages.single >= 0)
-    of_entries = _maps(*sources[0], messages.entries.data, messages.entry[plain])
-    of_singles = _maps(*sources[1], np.frombuffer(messages.content, np.uint8), messages.single[batched])
+    of_entries = _maps(*sources[0], messages.entries.data, messages.entry, plain)
+    of_singles = _maps(*sources[1], np.frombuffer(messages.content, np.uint8), messages.single, batched)
     return _merged(of_entries, of_singles, plain, batched)
 
 
-def _maps(fields: Fields, number: int, data: np.ndarray, wanted: np.ndarray) -> pa.Array:
-    """Return the properties of the wanted ones of all messages in `fields`. The others may be malformed."""
+def _maps(fields: Fields, number: int, data: np.ndarray, row_of: np.ndarray, places: np.ndarray) -> pa.Array:
+    """Return the properties of the messages at some places. Others in `fields` may be malformed.
+
+    Args:
+        row_of: the index in `fields` of each message.
+    """
+    wanted = row_of[places]
     found = _of_rows(fields.occurrences(number), wanted, fields.count)
-    names, texts = _pairs(found, data)
+    try:
+        names, texts = _pairs(found, data)
+    except MalformedValues as error:
+        raise MalformedValues(places[np.isin(wanted, found.rows[error.rows])], error.first) from None
     rows = found.rows
     if len(rows):
         codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
@@ -139,12 +152,11 @@ def _pairs(found: Occurrences, data: np.ndarray) -> tuple[pa.Array, pa.Array]:
     try:
         pairs = fields_of(data, found.starts, found.ends, spans=(_PROPERTY_KEY, _PROPERTY_VALUE))
     except MalformedFields as error:
-        raise ValueError(f"one of its properties has {error}") from None
+        raise MalformedValues(error.rows, f"one of its properties has {error}") from None
     parts = []
     for number in (_PROPERTY_KEY, _PROPERTY_VALUE):
         starts, ends = pairs.span(number)
-        if (starts < 0).any():
-            raise ValueError("one of its properties lacks its key or value")
+        refuse(starts < 0, "one of its properties lacks its key or value")
         parts.append(text_array(binary_array(data.data, starts, ends), "property"))
     return parts[0], parts[1]
 
@@ -153,10 +165,10 @@ def times(milliseconds: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Ar
     """Return timestamps.
 
     Raises:
-        ValueError: one is beyond what a timestamp holds.
+        MalformedValues: some are beyond what a timestamp holds.
     """
-    if not ((milliseconds >= -_TIME_MS_MAX) & (milliseconds <= _TIME_MS_MAX)).all():
-        raise ValueError("one of its times is beyond the range of a timestamp")
+    is_wrong = (milliseconds < -_TIME_MS_MAX) | (milliseconds > _TIME_MS_MAX)
+    refuse(is_wrong, "one of its times is beyond the range of a timestamp")
     mask = None if is_valid is None else ~is_valid
     return pa.array(milliseconds * 1000, pa.int64(), mask=mask).cast(_TIME)
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from bkspark.errors import ConfigurationError
 from bkspark.pulsar.avro import DEPTH_MAX, TYPES_MAX, refused
+from bkspark.pulsar.malformed import each
 
 _F = FieldDescriptor
 _TYPES = {
@@ -134,7 +135,7 @@ def protobuf_decoder(written: bytes, newest: bytes) -> Callable[[pa.Array], pa.A
         except DecodeError as error:
             raise ValueError(f"it is not a {descriptor.full_name}: {error}") from None
 
-    return lambda values: pa.array([None if value is None else row(value) for value in values.to_pylist()], wanted)
+    return lambda values: pa.array(each(row, values.to_pylist()), wanted)
 
 
 def _reader_of(written: bytes, newest: Descriptor) -> Descriptor:

@@ -16,6 +16,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from bkspark.decimals import for_arrow
@@ -32,10 +33,12 @@ from bkspark.pulsar.avro import (
     stored_type,
 )
 from bkspark.pulsar.jackson import converter_of, number_of
+from bkspark.pulsar.malformed import MALFORMED, MalformedValues, each
 from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
 
 ValueDecoder = Callable[[pa.Array], pa.Array]
-"""Takes binary, returns as many values; null for null. Raises ValueError if a value is malformed."""
+"""Takes binary, returns as many values; null for null. Raises ValueError if a value is malformed: MalformedValues if it
+finds out which ones are."""
 Converter = Callable[[Any], Any]
 """Converts a parsed value for Arrow."""
 
@@ -64,10 +67,10 @@ class JsonDecoder:
 
     def __call__(self, values: pa.Array) -> pa.Array:
         self._has_reals = False
-        rows = [None if value is None else self._object(value) for value in values.to_pylist()]
+        rows: list[Any] = each(self._object, values.to_pylist())
         convert = self._convert_reals if self._has_reals else self._convert
         if convert is not None:
-            rows = [None if row is None else convert(row) for row in rows]
+            rows = each(convert, rows)
         return _array(rows, self._stored, self._wanted)
 
     def _object(self, value: bytes) -> dict[str, Any] | None:
@@ -116,16 +119,17 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
 
     def decode(values: pa.Array) -> pa.Array:
         try:
-            return _array([None if value is None else row(value) for value in values.to_pylist()], stored, wanted)
-        except (_Unfit, pa.ArrowException):
-            conflict = decimal_conflict(writer, reader)
+            return _array(each(row, values.to_pylist()), stored, wanted)
+        except MalformedValues as error:
+            conflict = decimal_conflict(writer, reader) if isinstance(error.first, _Unfit) else None
             if conflict is None:
                 raise
             field, was, is_now = conflict
-            raise ValueError(
+            reason = (
                 f"its field '{field}' is {was} in version {schema.version} of the topic's schema, with which it was "
                 f"written, and {is_now} in version {target.version}; use valueFormat=raw"
-            ) from None
+            )
+            raise MalformedValues(error.rows, reason) from None
 
     return decode
 
@@ -145,21 +149,44 @@ class _Unfit(ValueError):
 
 
 def _array(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    """Return values as an array. Raises `_Unfit` with the field where a single value does not fit."""
+    """Return values as an array. Raises MalformedValues for those that do not fit."""
     try:
-        found = pa.array(rows, stored)
-        return found if stored == wanted else found.cast(wanted)
-    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-        if len(rows) != 1 or not isinstance(rows[0], dict) or not pa.types.is_struct(stored):
-            raise
+        return _made(rows, stored, wanted)
+    except MALFORMED:
+        pass
+    wrong = _misfits(rows, stored, wanted)
+    if not wrong:
+        raise ValueError("together they are more than an array holds")
+    raise MalformedValues(np.array(wrong), _unfit(rows[wrong[0]], stored, wanted))
+
+
+def _made(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    found = pa.array(rows, stored)
+    return found if stored == wanted else found.cast(wanted)
+
+
+def _misfits(rows: Sequence[Any], stored: pa.DataType, wanted: pa.DataType, first: int = 0) -> list[int]:
+    """Return the places of the values that do not fit, where rows[0] is at place `first`. Most values usually fit, so
+    they are tried together."""
+    try:
+        _made(rows, stored, wanted)
+    except MALFORMED:
+        if len(rows) == 1:
+            return [first]
+        middle = len(rows) // 2
+        after = _misfits(rows[middle:], stored, wanted, first + middle)
+        return _misfits(rows[:middle], stored, wanted, first) + after
+    return []
+
+
+def _unfit(row: Any, stored: pa.DataType, wanted: pa.DataType) -> _Unfit:
+    """Return the error for a value that does not fit, with the field that does not."""
+    if isinstance(row, dict) and pa.types.is_struct(stored):
         for place, field in enumerate(stored):
-            value = rows[0].get(field.name)
-            try:
-                pa.array([value], field.type).cast(wanted.field(place).type)
-            except (ValueError, TypeError, ArithmeticError, AttributeError):
-                why = f"its field '{field.name}' is {str(value)[:40]!r}, which cannot be {wanted.field(place).type}"
-                raise _Unfit(why) from None
-        raise _Unfit(str(error)) from None
+            value, kind = row.get(field.name), wanted.field(place).type
+            if _misfits([value], field.type, kind):
+                return _Unfit(f"its field '{field.name}' is {str(value)[:40]!r}, which cannot be {kind}")
+    return _Unfit(f"it is {str(row)[:40]!r}, which cannot be {wanted}")
 
 
 def _read_offset(schema: Schema) -> int:

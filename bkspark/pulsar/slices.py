@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from bkspark.entries import ARROW_DATA_BYTES_MAX
+from bkspark.pulsar.malformed import MalformedValues, malformed_among
 from bkspark.wire.framing import items_at
 
 RUN_MIN = 16
@@ -100,9 +101,10 @@ def text_array(array: pa.Array, what: str) -> pa.Array:
     """Return binary as string.
 
     Raises:
-        ValueError: it is not UTF-8; the message has `what`.
+        MalformedValues: some are not UTF-8; the message has `what`.
     """
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        raise ValueError(f"its {what} is not UTF-8") from None
+        found = malformed_among(bytes.decode, array.to_pylist())
+        raise MalformedValues(found.rows, f"its {what} is not UTF-8") from None

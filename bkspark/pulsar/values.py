@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from bkspark.errors import ConfigurationError
+from bkspark.pulsar.malformed import MalformedValues, each, refuse
 from bkspark.pulsar.records import JsonDecoder, ValueDecoder, avro_decoder
 from bkspark.pulsar.schemas import PRIMITIVES, Schema
 from bkspark.pulsar.slices import big_endian, binary_array, bounds_of, text_array
@@ -23,17 +24,9 @@ KeyValueDecoder = Callable[[pa.Array, pa.Array], pa.Array]
 
 _SIZE_BYTES = 4
 _NANOS_OF_DAY = 86_400_000_000_000
-# All errors that the parsers and Arrow raise for hostile bytes.
-MALFORMED = (
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    LookupError,
-    EOFError,
-    RecursionError,
-    AttributeError,
-    pa.ArrowException,
-)
+_INT32 = np.iinfo(np.int32)
+_MILLIS_MAX = (1 << 63) // 1000 - 1
+_BEYOND = "one of its times is beyond the range of a timestamp"
 
 _FIXED: dict[str, Any] = {
     "BOOLEAN": "u1", "INT8": "i1", "INT16": ">i2", "INT32": ">i4", "INT64": ">i8", "FLOAT": ">f4", "DOUBLE": ">f8",
@@ -94,25 +87,24 @@ def _split(payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
     data, at, ends, is_there = bounds_of(payloads)
     found = []
     for _ in range(2):
-        if (is_there & (ends - at < _SIZE_BYTES)).any():
-            raise ValueError("it ends before the size of its key or value")
+        refuse(is_there & (ends - at < _SIZE_BYTES), "it ends before the size of its key or value")
         sizes = np.full(len(at), -1, np.int64)
         sizes[is_there] = big_endian(data, at[is_there], _SIZE_BYTES).astype(np.uint32).view(np.int32)
         starts = np.where(is_there, at + _SIZE_BYTES, at)
         at = starts + np.maximum(sizes, 0)
         is_wrong = (sizes < -1) | (at > ends)
         if is_wrong.any():
-            raise ValueError(f"its key or value has {int(sizes[np.argmax(is_wrong)])} bytes, more than there are")
+            size = int(sizes[np.argmax(is_wrong)])
+            refuse(is_wrong, f"its key or value has {size} bytes, more than there are")
         found.append(binary_array(data.data, starts, at, is_there & (sizes >= 0)))
-    if (at < ends).any():
-        raise ValueError(f"{int((ends - at).max())} bytes follow its value")
+    refuse(at < ends, f"{int((ends - at).max())} bytes follow its value")
     return found[0], found[1]
 
 
 def _text(charset: str, values: pa.Array) -> pa.Array:
     if charset == "utf-8":
         return text_array(values, "value")
-    return pa.array([None if each is None else _decoded(charset, each) for each in values.to_pylist()], pa.string())
+    return pa.array(each(partial(_decoded, charset), values.to_pylist()), pa.string())
 
 
 def _decoded(charset: str, octets: bytes) -> str:
@@ -130,9 +122,11 @@ def _fixed(kind: str, values: pa.Array) -> pa.Array:
     held = values.drop_null()
     offsets = np.frombuffer(held.buffers()[1], np.int32, len(held) + 1, held.offset * 4) if len(held) else np.zeros(1)
     sizes = np.diff(offsets)
-    if (sizes != layout.itemsize).any():
-        wrong = int(sizes[np.argmax(sizes != layout.itemsize)])
-        raise ValueError(f"a value of {kind} has {layout.itemsize} bytes, this one {wrong}")
+    is_wrong = sizes != layout.itemsize
+    if is_wrong.any():
+        size = int(sizes[np.argmax(is_wrong)])
+        rows = np.flatnonzero(~is_null)[is_wrong]
+        raise MalformedValues(rows, f"a value of {kind} has {layout.itemsize} bytes, this one {size}")
     found = np.zeros(len(values), layout)
     if len(held):
         data = memoryview(held.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
@@ -145,11 +139,13 @@ def _typed(kind: str, found: np.ndarray, is_null: np.ndarray) -> pa.Array:
     if kind == "BOOLEAN":
         return pa.array(found != 0, wanted, mask=is_null)
     if kind == "DATE":
-        return pa.array(found.astype(np.int64) // 86_400_000, pa.int64(), mask=is_null).cast(pa.int32()).cast(wanted)
+        return _days(found.astype(np.int64) // 86_400_000, is_null)
     if kind == "LOCAL_DATE":
-        return pa.array(found.astype(np.int64), pa.int64(), mask=is_null).cast(pa.int32()).cast(wanted)
+        return _days(found.astype(np.int64), is_null)
     if kind == "TIMESTAMP":
-        return pa.array(found.astype(np.int64), pa.timestamp("ms", "UTC"), mask=is_null).cast(wanted)
+        whole = found.astype(np.int64)
+        refuse((whole < -_MILLIS_MAX) | (whole > _MILLIS_MAX), _BEYOND)
+        return pa.array(whole, pa.timestamp("ms", "UTC"), mask=is_null).cast(wanted)
     if kind == "INSTANT":
         _check_range(found["nanos"], 1_000_000_000)
         return _micros(found["seconds"], 1_000_000, found["nanos"], is_null, wanted)
@@ -159,19 +155,22 @@ def _typed(kind: str, found: np.ndarray, is_null: np.ndarray) -> pa.Array:
     return pa.array(found.astype(layout_of(wanted)), wanted, mask=is_null)
 
 
+def _days(days: np.ndarray, is_null: np.ndarray) -> pa.Array:
+    refuse((days < _INT32.min) | (days > _INT32.max), "it is a day beyond the range of a date")
+    return pa.array(days.astype(np.int32), pa.date32(), mask=is_null)
+
+
 def layout_of(kind: pa.DataType) -> np.dtype:
     """Return the numpy type of an Arrow type of fixed width."""
     return np.dtype(kind.to_pandas_dtype())
 
 
 def _check_range(nanos: np.ndarray, end: int) -> None:
-    if ((nanos < 0) | (nanos >= end)).any():
-        raise ValueError("its nanoseconds are not a time of day")
+    refuse((nanos < 0) | (nanos >= end), "its nanoseconds are not a time of day")
 
 
 def _micros(whole: np.ndarray, factor: int, nanos: np.ndarray, is_null: np.ndarray, wanted: pa.DataType) -> pa.Array:
     whole = whole.astype(np.int64)
     limit = (1 << 62) // factor
-    if ((whole < -limit) | (whole > limit)).any():
-        raise ValueError("one of its times is beyond the range of a timestamp")
+    refuse((whole < -limit) | (whole > limit), _BEYOND)
     return pa.array(whole * factor + nanos // 1000, pa.int64(), mask=is_null).cast(wanted)

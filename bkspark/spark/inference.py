@@ -7,7 +7,7 @@ between them has other columns, the task that reads it finds out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -251,7 +251,11 @@ async def _samples(client: Client, options: SourceOptions) -> tuple[list[bytes],
     tail = max(head, total - _sample_size(list(reversed(ranges))))
     fails = options.fail_on_data_loss
     first = await _payloads(planner, cut(ranges, 0, head), fail_on_data_loss=fails)
-    return first, await _payloads(planner, cut(ranges, tail, total), fail_on_data_loss=fails)
+    if not first and not fails:
+        # They are lost: the first ones that are left show the columns.
+        first = await _payloads(planner, cut(ranges, head, tail), fail_on_data_loss=fails, most=head)
+    last = await _payloads(planner, cut(ranges, tail, total), fail_on_data_loss=fails)
+    return first or last, last
 
 
 async def _range_of(client: Client, options: SourceOptions) -> tuple[ReadPlanner, list[EntryRange]]:
@@ -283,14 +287,21 @@ def _sample_size(ranges: Iterable[EntryRange]) -> int:
     return count
 
 
-async def _payloads(planner: ReadPlanner, ranges: Sequence[EntryRange], *, fail_on_data_loss: bool) -> list[bytes]:
+async def _payloads(
+    planner: ReadPlanner, ranges: Sequence[EntryRange], *, fail_on_data_loss: bool, most: int | None = None
+) -> list[bytes]:
+    """Return the entries of the ranges that exist, at least the first `most` of them."""
     payloads: list[bytes] = []
     # As in a task: the log has the end of a shared ledger before a bookie reports it.
     for partition in await planner.partitions(ranges) if ranges else ():
         pool = new_pool(partition.addresses, partition.net)
+        stored = stored_entries(partition.reads, partition, pool, fail_on_data_loss=fail_on_data_loss)
         try:
-            async for _, batch in stored_entries(partition.reads, partition, pool, fail_on_data_loss=fail_on_data_loss):
-                payloads += batch
+            async with aclosing(stored):
+                async for _, batch in stored:
+                    payloads += batch
+                    if most is not None and len(payloads) >= most:
+                        return payloads
         finally:
             await pool.close()
     return payloads

@@ -1,11 +1,11 @@
-"""Reads by time of logs that have lost their first entries: what is reported, as nothing is left to read."""
+"""Reads by time of logs that have no entries of that time: not any more, or not yet. What is reported then."""
 
 from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
 
-from bkspark.errors import DataLoss
+from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.log.positions import BEGINNING, EARLIEST
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.options import SourceOptions
@@ -41,6 +41,16 @@ def check_times(options: SourceOptions, snapshot: LogSnapshot, until_ms: int) ->
         f"option 'endingTimestamp': {lost}: use a time after {_shown(first.ms)}, or allow the loss "
         "(failOnDataLoss=false)"
     )
+
+
+def check_has_begun(log: str, since_ms: int, now_ms: int) -> None:
+    """Raise ConfigurationError if a stream is to begin at a time in the future, of which a log has no entry: it would
+    return what enters the log before that time, too."""
+    if since_ms > now_ms:
+        raise ConfigurationError(
+            f"option 'startingTimestamp' is {_shown(since_ms)}, which is in the future, and log {log} has no entry of "
+            "that time: a stream would return earlier entries, too; use a time up to now, or startingOffsets=latest"
+        )
 
 
 def _shown(ms: int) -> str:

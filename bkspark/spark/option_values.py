@@ -47,6 +47,8 @@ _MESSAGE_ID = re.compile(f"(?:{_ID};)?{_ID}")
 _INT64_MAX = (1 << 63) - 1
 _MISTAKABLE_MIN, _SECONDS_MIN, _MISTAKABLE_END = 10**7, 10**9, 10**11
 """Numbers that are times of 1970 to 1973 in milliseconds: dates without hyphens, and seconds since 1970, look so."""
+_MICROS_MIN, _NANOS_MIN = 10**14, 10**17
+"""Numbers that are times after the year 5000 in milliseconds: microseconds and nanoseconds since 1970 look so."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ def moment(value: str) -> int:
     if relative is not None and relative[2]:
         return -max(1, duration(text[1:]))
     if _NUMBER.fullmatch(text) and int(text) <= _INT64_MAX:
-        if _MISTAKABLE_MIN <= int(text) < _MISTAKABLE_END:
+        if _MISTAKABLE_MIN <= int(text) < _MISTAKABLE_END or int(text) >= _MICROS_MIN:
             raise ValueError(_mistaken(int(text)))
         return int(text)
     try:
@@ -240,7 +242,10 @@ def moment(value: str) -> int:
 
 
 def _mistaken(number: int) -> str:
-    """Return what is wrong with a number that is a time of 1970 to 1973 in milliseconds."""
+    """Return what is wrong with a number that is hardly a time in milliseconds."""
+    if number >= _MICROS_MIN:
+        unit, factor = ("nanoseconds", 1_000_000) if number >= _NANOS_MIN else ("microseconds", 1000)
+        return f"is after the year 5000 in milliseconds: if it is in {unit}, give {number // factor}"
     found = (
         f"is {(datetime(1970, 1, 1) + timedelta(milliseconds=number)).isoformat(timespec='seconds')}Z in milliseconds"
     )

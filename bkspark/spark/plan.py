@@ -1,5 +1,4 @@
-"""ReadPlanner: plans reads on the driver, from a snapshot of ledgers to partitions that tasks read from bookies
-alone."""
+"""ReadPlanner: plans reads on the driver: snapshots of ledgers, and partitions that tasks read from bookies alone."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
 from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.losses import LostEntries
-from bkspark.spark.lost_times import check_times
+from bkspark.spark.lost_times import check_has_begun, check_times
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import IdRange
 from bkspark.spark.options import SourceOptions
@@ -346,7 +345,10 @@ class ReadPlanner:
         wanted = self._options.offset_of(snapshot.name, "startingOffsets")
         if self._options.starting_timestamp is not None:
             since = self._absolute(self._options.starting_timestamp)
-            return min(readable, await reading.since(self._opener(snapshot), snapshot, since))
+            found = min(readable, await reading.since(self._opener(snapshot), snapshot, since))
+            if self._is_stream and found == readable:
+                check_has_begun(snapshot.name, since, self._now_ms)
+            return found
         if isinstance(wanted, int):
             return await reading.before(self._opener(snapshot), snapshot, readable, -wanted)
         if isinstance(wanted, dict):

@@ -17,6 +17,7 @@ from bkspark.blocking.scans import Scans
 from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, NoSuchEntry, NoSuchLog
 from bkspark.ledger.encryption import LedgerOpener
+from bkspark.ledger.listed import ListedEntries
 from bkspark.ledger.range_reader import SCAN_BYTES_MIN, RangeReader, mean_entry_bytes, planned_reader
 from bkspark.net.pool import BookiePool
 from bkspark.spark.columns import row_assembler
@@ -228,13 +229,13 @@ async def stored_entries(
             gone = first if error.entry_id is None else error.entry_id
             if fail_on_data_loss:
                 raise _lost(partition.place_of(read, gone), read.ledger_id, gone, error) from None
-        async with aclosing(_around_gaps(read, reader, first, partition)) as batches:
+        async with aclosing(_around_gaps(read, reader, first, partition, pool)) as batches:
             async for entries in batches:
                 yield read, entries if opener is None else opener.open(entries)
 
 
 def _around_gaps(
-    read: LedgerRead, reader: RangeReader, first: int, partition: ReadPartition
+    read: LedgerRead, reader: RangeReader, first: int, partition: ReadPartition, pool: BookiePool
 ) -> AsyncGenerator[EntryBatch]:
     """Return the stored entries of a read from `first` on; each gap is a warning."""
 
@@ -242,8 +243,14 @@ def _around_gaps(
         place, ledger_id = partition.place_of(read, gone), read.ledger_id
         _log.warning("%sentries %d-%d of ledger %d are gone and are left out", place, gone, goes_on - 1, ledger_id)
 
-    batches = partial(reader.batches, batch_bytes=READ_BYTES)
-    return around_gaps(batches, first, read.end_entry, read.metadata.ensemble_size, warn)
+    return around_gaps(
+        partial(reader.batches, batch_bytes=READ_BYTES),
+        first,
+        read.end_entry,
+        ensemble_size=read.metadata.ensemble_size,
+        next_listed=ListedEntries(pool, read.ledger_id, read.metadata).next_from,
+        on_gap=warn,
+    )
 
 
 def _lost(place: str, ledger_id: int, entry_id: int, error: NoSuchEntry) -> DataLoss:

@@ -28,7 +28,8 @@ from bkspark.errors import ConfigurationError
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar import message_columns as columns
 from bkspark.pulsar import messages as single_fields
-from bkspark.pulsar.entries import Entries
+from bkspark.pulsar.entries import Entries, MalformedEntry
+from bkspark.pulsar.malformed import MalformedValues
 from bkspark.pulsar.messages import Messages
 from bkspark.pulsar.schemas import RAW, Schema
 from bkspark.pulsar.slices import text_array
@@ -191,7 +192,7 @@ def describing_column(name: str, messages: Messages, topic: str, partition: int)
     """Return a column that describes messages, by its lower-cased name.
 
     Raises:
-        ValueError: what is stored cannot be such a column.
+        MalformedEntry, ValueError: what is stored cannot be such a column.
     """
     count = len(messages)
     if name == "__topic":
@@ -200,7 +201,15 @@ def describing_column(name: str, messages: Messages, topic: str, partition: int)
         return pa.repeat(pa.scalar(partition if partition >= 0 else None, pa.int32()), count)
     if name == "__messageid":
         return columns.message_ids(messages, partition)
-    return _COLUMNS[name](messages)
+    return of_messages(_COLUMNS[name], messages)
+
+
+def of_messages(column: Callable[[Messages], pa.Array], messages: Messages) -> pa.Array:
+    """Return a column of messages. Raises MalformedEntry for the entries whose messages have malformed values of it."""
+    try:
+        return column(messages)
+    except MalformedValues as error:
+        raise MalformedEntry(np.unique(messages.entry[error.rows]), str(error)) from None
 
 
 def _of_entry(number: int) -> Callable[[Messages], pa.Array]:

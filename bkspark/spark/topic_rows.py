@@ -22,12 +22,11 @@ from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar import message_columns as columns
 from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries, well_formed
+from bkspark.pulsar.malformed import MALFORMED
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Joined, Messages, messages_of, outlines_of
-from bkspark.pulsar.records import ValueDecoder
-from bkspark.pulsar.schemas import BYTES, RAW, Schema
+from bkspark.pulsar.schemas import BYTES
 from bkspark.pulsar.transactions import transaction_ids
-from bkspark.pulsar.values import MALFORMED, KeyValueDecoder, decoder_of, key_value_decoder
 from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.formats.decoding import MalformedMode, check_nulls, rows_at_once
 from bkspark.spark.malformed_rows import MalformedRows, Placed
@@ -39,11 +38,13 @@ from bkspark.spark.topic_columns import (
     check_describing,
     converted,
     describing_column,
+    of_messages,
     of_type,
     paths_of,
     target_of,
 )
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
+from bkspark.spark.topic_values import TopicValues
 from bkspark.spark.topics import TopicFacts
 
 CONTENT_BYTES_MAX = 64 << 20
@@ -124,20 +125,17 @@ class TopicDecoder:
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
         self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in self._columns.payload]))
+        self._values = TopicValues(facts.schemas, self._newest, ends_at_first=self._mode is MalformedMode.FAILFAST)
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows.options.value_format == AUTO and self._newest.kind != BYTES
         self._needs_keys = self._is_decoded and self._columns.need_values and self._newest.kind == "KEY_VALUE"
         self._rows_at_once = rows_at_once(self._decoded_types())
         """How many rows are made together: a message of a few bytes has all fields of the topic's schema."""
-        self._decoders: dict[int, ValueDecoder] = {}
-        """The decoders of the versions of the topic's schema that occurred so far, by version."""
-        self._key_value_decoders: dict[int, KeyValueDecoder] = {}
-        """The same of a KEY_VALUE schema."""
         self._malformed_rows = MalformedRows(self._columns, self._named, topic, facts.partition, self._rows_at_once)
 
     def _decoded_types(self) -> list[pa.DataType]:
         is_needed = self._is_decoded and self._columns.need_values
-        return [*self._schema.types, *([self._struct_type()] if is_needed else [])]
+        return [*self._schema.types, *([self._values.struct_type] if is_needed else [])]
 
     # ---- entries ----
 
@@ -201,7 +199,7 @@ class TopicDecoder:
                 i: describing_column(name, messages, self._topic, self._facts.partition)
                 for i, name in self._columns.describing.items()
             }
-            keys = columns.keys(messages) if self._needs_keys else None
+            keys = of_messages(columns.keys, messages) if self._needs_keys else None
         except MALFORMED as error:
             yield from self._rows_without(batch, chosen, error, checks)
             return
@@ -385,7 +383,8 @@ class TopicDecoder:
             rows = np.flatnonzero(versions == version)
             at = pa.array(rows)
             some_keys = None if keys is None else keys.take(at)
-            structs, is_wrong = self._decoded(version, values.take(at), some_keys, messages, rows)
+            on_malformed = self._checked_mode(messages, rows)
+            structs, is_wrong = self._values.decode(version, values.take(at), some_keys, on_malformed)
             corrupt[rows[is_wrong]] = True
             parts.append((rows, structs))
         if len(parts) == 1:
@@ -404,7 +403,7 @@ class TopicDecoder:
 
     def check_columns(self) -> None:
         """Raise ConfigurationError if the topic has no such column, or one whose type cannot be the wanted one."""
-        kind = self._struct_type() if self._is_decoded else pa.struct({VALUE: pa.binary()})
+        kind = self._values.struct_type if self._is_decoded else pa.struct({VALUE: pa.binary()})
         for i, place in self._places(kind).items():
             self._cast(pa.nulls(1, kind.field(place).type), self._schema.field(i))
 
@@ -467,63 +466,11 @@ class TopicDecoder:
                 f"'{stored.name}' has {', '.join(sorted(map('.'.join, known)))}: correct the schema"
             )
 
-    def _decoded(
-        self, version: int, values: pa.Array, keys: pa.Array | None, messages: Messages, rows: np.ndarray
-    ) -> tuple[pa.StructArray, np.ndarray]:
-        """Return values of one version as structs, and which are malformed: null then."""
-        try:
-            return self._structs(version, values, keys), np.zeros(len(values), bool)
-        except ConfigurationError:
-            raise
-        except MALFORMED as error:
-            if len(values) == 1:
-                self._check_mode(messages, int(rows[0]), error)
-                return pa.nulls(1, self._struct_type()), np.ones(1, bool)
-        middle = len(values) // 2
-        halves = [
-            self._decoded(version, values[low:high], None if keys is None else keys[low:high], messages, rows[low:high])
-            for low, high in ((0, middle), (middle, len(values)))
-        ]
-        return pa.concat_arrays([half for half, _ in halves]), np.concatenate([wrong for _, wrong in halves])
-
-    def _struct_type(self) -> pa.DataType:
-        kind = self._newest.arrow_type()
-        return kind if pa.types.is_struct(kind) else pa.struct({VALUE: kind})
-
-    def _structs(self, version: int, values: pa.Array, keys: pa.Array | None) -> pa.StructArray:
-        schema = self._schema_of(version)
-        if schema.kind == "KEY_VALUE":
-            assert keys is not None
-            if version not in self._key_value_decoders:
-                self._key_value_decoders[version] = key_value_decoder(schema, self._newest)
-            found = self._key_value_decoders[version](values, keys)
-        else:
-            if version not in self._decoders:
-                self._decoders[version] = decoder_of(schema, self._newest)
-            found = self._decoders[version](values)
-        if not pa.types.is_struct(found.type):
-            found = pa.StructArray.from_arrays([found], [VALUE])
-        wanted = self._struct_type()
-        try:
-            return of_type(found, wanted)
-        except pa.ArrowException:
-            raise ValueError(
-                f"it was written with version {version} of the topic's schema, whose values are {found.type}, which "
-                f"cannot be {wanted}, as those of the newest are; use valueFormat=raw"
-            ) from None
-
-    def _schema_of(self, version: int) -> Schema:
-        schema = RAW if version < 0 else self._facts.schemas.get(version)
-        if schema is None:
-            raise ValueError(f"it was written with version {version} of the topic's schema, which is not there")
-        if schema.kind != self._newest.kind:
-            what = "without a schema" if version < 0 else f"with a schema of {schema.kind}"
-            raise ValueError(
-                f"it was written {what}, but the topic's newest is {self._newest.kind}; use valueFormat=raw"
-            )
-        return schema
-
     # ---- malformed entries and messages ----
+
+    def _checked_mode(self, messages: Messages, rows: np.ndarray) -> Callable[[int, object], None]:
+        """Return `_check_mode` of the messages at some places."""
+        return lambda index, reason: self._check_mode(messages, int(rows[index]), reason)
 
     def _check_mode(self, messages: Messages, place: int, reason: object) -> None:
         if self._mode is MalformedMode.FAILFAST:

@@ -211,10 +211,21 @@ class TopicView:
             f"{self.extents[0].ledger_id}"
         )
         if self._options.fail_on_data_loss:
+            self._check_owner(option, wanted)
             instead = "earliest" if option == "startingOffsets" else "latest"
             raise DataLoss(f"{gone}: use {instead}, or allow the loss (failOnDataLoss=false)")
         _log.warning("%s: what was before is lost", gone)
         return self.start
+
+    def _check_owner(self, option: str, wanted: MessageId) -> None:
+        """Raise ConfigurationError if a message without a partition is of another partition or topic that is read."""
+        owner = self._planner.owner_of(wanted.ledger_id)
+        if owner is not None:
+            of_partition = f"the id with its partition ({wanted.entry}:{owner.partition}), or "
+            raise ConfigurationError(
+                f"option '{option}' is message {wanted}, which belongs to {owner}, not to {self.name}: give "
+                f"{of_partition if owner.partition >= 0 else ''}JSON with an id for each of them"
+            )
 
     def _ends_before(self, option: str, wanted: MessageId) -> ConfigurationError:
         others = ""
@@ -345,7 +356,8 @@ class TopicView:
         """
         read = partial(reader.batches, unconfirmed=self._options.unconfirmed)
         if not self._options.fail_on_data_loss:
-            async for batch in around_gaps(read, first, end, reader.metadata.ensemble_size):
+            size, listed = reader.metadata.ensemble_size, reader.listed()
+            async for batch in around_gaps(read, first, end, ensemble_size=size, next_listed=listed.next_from):
                 yield batch
             return
         try:

@@ -81,6 +81,11 @@ class EntryRuns:
         starts = self.starts[begins]
         return EntryRuns(starts, ends[np.append(begins[1:], True)] - starts)
 
+    def next_from(self, first: int, end: int) -> int:
+        """Return the first entry of [first, end); `end` if there is none."""
+        at = int(np.searchsorted(self.ends, first, side="right"))
+        return min(end, max(first, int(self.starts[at]))) if at < len(self.starts) else end
+
     def __contains__(self, entry_id: int) -> bool:
         at = int(np.searchsorted(self.starts, entry_id, side="right")) - 1
         return at >= 0 and entry_id < int(self.starts[at]) + int(self.sizes[at])

@@ -15,11 +15,12 @@ from bkspark.pulsar import metadata
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.entries import decode_entries
+from bkspark.pulsar.malformed import MALFORMED
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.messages import Messages, messages_of
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.schemas import STORED_TYPES, Schema, decode_schema
-from bkspark.pulsar.values import MALFORMED, decoder_of, key_value_decoder
+from bkspark.pulsar.values import decoder_of, key_value_decoder
 from tests.fuzzing.target import Draw, Target
 from tests.pulsar.entries import CODECS, Message, batch, chunked, marker, single
 

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from bkspark.pulsar.malformed import MALFORMED
 from bkspark.pulsar.schemas import Schema
-from bkspark.pulsar.values import MALFORMED, decoder_of
+from bkspark.pulsar.values import decoder_of
 
 NOON = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}

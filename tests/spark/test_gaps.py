@@ -15,10 +15,15 @@ BATCH_ENTRIES = 4
 
 class Ledger:
     """Entries of which some are stored. As in a striped ledger, an entry that is gone hides those before it in the same
-    request."""
+    request.
 
-    def __init__(self, stored: Collection[int]) -> None:
+    Args:
+        listed: what its bookies list; None: they send no list.
+    """
+
+    def __init__(self, stored: Collection[int], listed: Collection[int] | None = None) -> None:
         self.stored = stored
+        self.listed = listed
         self.asked = 0
         self.gaps: list[tuple[int, int]] = []
 
@@ -36,10 +41,22 @@ class Ledger:
         """Return the entries that a read around gaps finds."""
 
         async def found() -> list[int]:
-            batches = around_gaps(self._read, first, end, ensemble_size, self._on_gap)
+            batches = around_gaps(
+                self._read,
+                first,
+                end,
+                ensemble_size=ensemble_size,
+                next_listed=self._next_listed,
+                on_gap=self._on_gap,
+            )
             return [int(payload) async for batch in batches for payload in batch]
 
         return asyncio.run(found())
+
+    async def _next_listed(self, first: int, end: int) -> int | None:
+        if self.listed is None:
+            return None
+        return min((each for each in self.listed if first <= each < end), default=end)
 
     def _on_gap(self, first: int, end: int) -> None:
         self.gaps.append((first, end))
@@ -84,3 +101,25 @@ def test_entries_before_a_lost_end_are_not_lost_with_it() -> None:
     ledger = Ledger([*range(100), *range(500, 900)])
     assert ledger.read(0, 1000) == [*range(100), *range(500, 900)]
     assert ledger.gaps == [(100, 500), (900, 1000)]
+
+
+def test_single_entry_among_a_million_lost_ones_is_read_if_bookies_list_what_they_have() -> None:
+    """docs/spark.md: "What exists is read"."""
+    some = [123_457, 123_458, 999_999]
+    ledger = Ledger(some, some)
+    assert ledger.read(0, 1_000_000) == some
+    assert ledger.gaps == [(0, 123_457), (123_459, 999_999)]
+    assert ledger.asked < 10 * ENTRIES_AT_ONCE
+
+
+def test_list_of_a_bookie_that_has_nothing_left_ends_the_search() -> None:
+    ledger = Ledger((), ())
+    assert ledger.read(0, 1_000_000) == []
+    assert ledger.gaps == [(0, 1_000_000)]
+    assert ledger.asked < 3 * ENTRIES_AT_ONCE
+
+
+def test_entry_that_is_listed_and_cannot_be_read_does_not_end_the_search() -> None:
+    ledger = Ledger(range(5_000, 6_000), [200, *range(5_000, 6_000)])
+    assert ledger.read(0, 10_000) == list(range(5_000, 6_000))
+    assert ledger.gaps == [(0, 5_000), (6_000, 10_000)]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import MapType, StringType
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
+from bkspark.pulsar.schemas import Schema
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topics import TopicFacts
@@ -30,7 +35,7 @@ def bad_zlib(sequence: int) -> bytes:
 
 
 def bad_time(sequence: int) -> bytes:
-    """Return an entry whose error does not say which entry is wrong: the halves are tried."""
+    """Return an entry whose event time is beyond those of the column."""
     return framed(metadata_of(sequence, event_time=1 << 63), b"x")
 
 
@@ -102,3 +107,54 @@ def test_column_that_is_not_null_names_the_first_malformed_entry() -> None:
     decoder = TopicRows(schema, options).for_topic(TOPIC, TopicFacts(), lambda _: iter(()))
     with pytest.raises(ConfigurationError, match=r"message 5:1: .* let the column be null"):
         list(decoder.batches(EntryBatch.of([single(Message(b"0")), NO_MESSAGE, NO_MESSAGE], 5)))
+
+
+FIELDS = [{"name": "a", "type": "string"}, {"name": "n", "type": "int"}]
+JSON = Schema(0, "JSON", json.dumps({"type": "record", "name": "R", "fields": FIELDS}).encode())
+OTHER = Schema(1, "INT32")
+
+
+def test_values_that_miss_their_schema_are_where_the_messages_are() -> None:
+    """As if each entry were read by itself. Wrong are values, versions, properties and keys."""
+    columns = "a string, n int, _corrupt_record string, __key binary, __messageProperties map, __entryId bigint"
+    schema = columns_of(columns.replace(", __messageProperties map", ""))
+    schema.add("__messageProperties", MapType(StringType(), StringType()))
+    chances = random.Random(2)
+    not_text = b"\x22\x06\x0a\x01k\x12\x01\xff"
+    bodies = [b'{"a":"x","n":1}', b'{"a":"y","n":2}', None, b"{", b'{"a":"x","n":"1"}', b'{"a":"x","n":5000000000}']
+    keys = [
+        None,
+        ("QUI=", {}),
+        ("QUI=", {"partition_key_b64_encoded": True}),
+        ("a", {"partition_key_b64_encoded": True}),
+    ]
+
+    def message() -> Message:
+        key, more = chances.choice(keys) or (None, {})
+        return Message(chances.choice(bodies), key, chances.choice(((), [("a", "b")])), more=dict(more))
+
+    def entry(at: int) -> bytes:
+        version = chances.choice([0, 0, 0, 1, 9]).to_bytes(8)
+        kind = chances.randrange(3)
+        if kind == 2:
+            metadata = metadata_of(at, schema_version=version).SerializeToString() + not_text
+            return framed(MessageMetadata.FromString(metadata), b'{"a":"x","n":3}')
+        if kind:
+            return batch([message() for _ in range(chances.randrange(1, 5))], at, schema_version=version)
+        return single(message(), at, schema_version=version)
+
+    def found(entries: list[bytes], mode: str, first_entry: int) -> list[dict[str, Any]]:
+        options = SourceOptions.parse({"uri": "zk://a:1/ledgers", "topic": TOPIC, "mode": mode})
+        facts = TopicFacts(schemas={0: JSON, 1: OTHER, 2: replace(JSON, version=2)})
+        decoder = TopicRows(schema, options).for_topic(TOPIC, facts, lambda _: iter(()))
+        return [row for each in decoder.batches(EntryBatch.of(entries, 5, first_entry)) for row in each.to_pylist()]
+
+    kept = set()
+    for _ in range(60):
+        entries = [entry(at) for at in range(chances.randrange(1, 30))]
+        for mode in ("PERMISSIVE", "DROPMALFORMED"):
+            apart = [row for at, each in enumerate(entries) for row in found([each], mode, at)]
+            assert found(entries, mode, 0) == apart
+            kept |= {(row["a"], row["n"], row["_corrupt_record"]) for row in apart}
+    assert {each[0] for each in kept} == {"x", "y", None}
+    assert {each[2] for each in kept} >= {None, "{", '{"a":"x","n":"1"}', '{"a":"x","n":5000000000}'}

@@ -330,10 +330,12 @@ def test_times_are_milliseconds_iso_text_or_ago(text, milliseconds):
         ("1795890799", "1970-01-21T18:51:30Z in milliseconds: if it is in seconds, give 1795890799000"),
         ("20261101", "1970-01-01T05:37:41Z in milliseconds: if it is a date, give 2026-11-01"),
         ("20269901", "1970-01-01T05:37:49Z in milliseconds: give ISO 8601"),
+        ("1795890799000000", "after the year 5000 in milliseconds: if it is in microseconds, give 1795890799000"),
+        ("1795890799000000000", "after the year 5000 in milliseconds: if it is in nanoseconds, give 1795890799000"),
     ],
 )
 def test_numbers_that_are_not_milliseconds_are_refused(text, meant):
-    """They were times of 1970, so that everything was read."""
+    """They were times of 1970, so that everything was read, or of later than the year 5000, so that nothing was."""
     with pytest.raises(ConfigurationError, match=re.escape(meant)):
         parse(log="a", startingTimestamp=text)
 

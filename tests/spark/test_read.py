@@ -180,8 +180,6 @@ def test_time_chooses_ledgers_by_when_they_were_open(cluster, client, log):
     stream = BookKeeperStreamReader(VALUE, options(cluster, log, startingTimestamp=between_ms))
     start = stream.initialOffset()
     assert rows(stream, stream.partitions(start, stream.latestOffset(start))) == [2]
-    later = BookKeeperStreamReader(VALUE, options(cluster, log, startingTimestamp="2100-01-01"))
-    assert later.initialOffset() == BookKeeperStreamReader(VALUE, options(cluster, log)).initialOffset()
 
 
 def test_log_that_lost_all_entries_before_the_end_of_a_read_by_time_says_so(cluster, client, log, caplog):

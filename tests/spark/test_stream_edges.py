@@ -217,3 +217,13 @@ def lag_of(stream: BookKeeperStreamReader) -> tuple[int, int]:
     reported = stream.reportLatestOffset()
     assert reported is not None
     return reported["entries_behind"], reported["bytes_behind"]
+
+
+def test_stream_that_is_to_begin_in_the_future_is_refused(cluster, client, prefix):
+    """docs/spark.md: a read "begins at the first entry that entered the log at this time or later". What is appended
+    before that time would be read, too."""
+    append(client, prefix, b"1")
+    source = SourceOptions.parse({"uri": cluster.uri, "log": prefix, "startingTimestamp": "2100-01-01"})
+    stream = BookKeeperStreamReader(VALUE, source)
+    with pytest.raises(ConfigurationError, match=rf"2100-01-01T00:00:00\.000.* future.* log {prefix} .*=latest"):
+        stream.initialOffset()

@@ -178,3 +178,12 @@ def test_a_few_bytes_do_not_become_much_memory():
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_next_entry_of_a_range_is_found_in_runs() -> None:
+    ids = [0, 3, 4, 5, 9, 30, 31]
+    runs = EntryRuns.of(np.array(ids))
+    for first in range(35):
+        for end in range(first + 1, 36):
+            assert runs.next_from(first, end) == min((each for each in ids if first <= each < end), default=end)
+    assert EntryRuns.none().next_from(2, 7) == 7

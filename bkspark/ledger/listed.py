@@ -1,0 +1,63 @@
+"""ListedEntries: which entries of a ledger its bookies have, by their own lists (GET_LIST_OF_ENTRIES_OF_LEDGER).
+
+A list costs one request for each bookie, however many entries are asked for. Apache's bookies send lists since 4.10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import BookKeeperError, ClientClosed
+from bkspark.net.pool import BookiePool
+from bkspark.wire import v2
+from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
+
+
+async def entry_list(pool: BookiePool, bookie: str, ledger_id: int, metadata: LedgerMetadata) -> EntryRuns | None:
+    """Return the entries that a bookie lists, whose bytes it may have damaged; None if it sends no list now."""
+    # Protects this client's memory: a few bytes of a wrong answer may describe millions of runs.
+    runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
+    try:
+        status, runs = await (await pool.v3_channel(bookie)).entry_list(ledger_id, runs_max)
+    except ClientClosed:
+        raise
+    except BookKeeperError:
+        return None
+    return runs if status in (v2.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER) else None
+
+
+class ListedEntries:
+    """The entries of one ledger that its bookies list. Each bookie is asked once, when it is first needed."""
+
+    def __init__(self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata) -> None:
+        self._pool = pool
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._lists: dict[str, asyncio.Future[EntryRuns | None]] = {}
+        """The lists that were requested so far, by bookie."""
+
+    async def next_from(self, first: int, end: int) -> int | None:
+        """Return the first entry of [first, end) that one of its bookies lists, `end` if there is none; None if a
+        bookie sends no list."""
+        fragments = self._metadata.fragments
+        bounds = [*(fragment.first_entry for fragment in fragments[1:]), end]
+        for fragment, fragment_end in zip(fragments, bounds):
+            low, high = max(first, fragment.first_entry), min(end, fragment_end)
+            if low >= high:
+                continue
+            lists = await asyncio.gather(*map(self._list, dict.fromkeys(fragment.bookies)))
+            found = high
+            for runs in lists:
+                if runs is None:
+                    return None
+                found = min(found, runs.next_from(low, high))
+            if found < high:
+                return found
+        return end
+
+    async def _list(self, bookie: str) -> EntryRuns | None:
+        if bookie not in self._lists:
+            asking = entry_list(self._pool, bookie, self._ledger_id, self._metadata)
+            self._lists[bookie] = asyncio.ensure_future(asking)
+        return await self._lists[bookie]
