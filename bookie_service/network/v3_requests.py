@@ -124,15 +124,10 @@ class V3RequestStream(RequestStream):
         return None
 
     def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
-        run = v3_add_batch(adds)
-        is_right = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
-        if is_right.all():
-            is_right = (gather_i64(octets, adds.body_starts) == adds.ledger_ids) & (
-                gather_i64(octets, adds.body_starts + ENTRY_ID_AT) == adds.entry_ids
-            )
-        if not is_right[0]:
+        run, count = v3_add_batch(adds), _count_right(octets, adds)
+        if not count:
             return KnownResponse(self._client, run.take(slice(0, 1)).encode_responses(Status.EBADREQ)), 1
-        right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
+        right = run if count == len(run) else run.take(slice(0, count))
         caller = caller_of(adds.context) if adds.context else None
         if caller is None:
             return Adds(self._bookie, self._client, octets, right), len(right)
@@ -263,3 +258,14 @@ class V3RequestStream(RequestStream):
     def _answer_of(self, request: protocol.Request, what: str, ledger_id: int) -> Callable[[int], bytes]:
         answer = partial(v3_responses.refusal, request)
         return traced_answer(answer, caller_of_message(request.requestContext), what, ledger_id)
+
+
+def _count_right(octets: np.ndarray, adds: v3_adds.AddRequests) -> int:
+    """Return how many adds come before the first one whose entry has other ids than the request, or none."""
+    has_ids = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
+    count = len(adds) if has_ids.all() else int(np.argmin(has_ids))
+    starts = adds.body_starts[:count]
+    is_right = (gather_i64(octets, starts) == adds.ledger_ids[:count]) & (
+        gather_i64(octets, starts + ENTRY_ID_AT) == adds.entry_ids[:count]
+    )
+    return count if is_right.all() else int(np.argmin(is_right))
