@@ -113,12 +113,18 @@ def _written(uri: str, size: int, seconds: float, waits: ThreadWaits) -> tuple[d
     client = subprocess.Popen([*command, "--seconds", str(seconds), "--json"], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     with waits.running_with("client", client.pid):
-        printed = client.stdout.read()
-    _, status, usage = os.wait4(client.pid, 0)
-    client.returncode = os.waitstatus_to_exitcode(status)
-    if client.returncode != 0:
+        printed = client.stdout.readline()
+        # Not what `wait4` reports: a program inherits the largest resident set of the process that started it.
+        peak_kib = _peak_kib(client.pid) if printed else 0
+    if client.wait() != 0:
         raise subprocess.CalledProcessError(client.returncode, command)
-    return json.loads(printed.splitlines()[-1]), usage.ru_maxrss
+    return json.loads(printed), peak_kib
+
+
+def _peak_kib(pid: int) -> int:
+    """Return the largest resident set that the program of a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def _resident_bytes(pid: int) -> int:

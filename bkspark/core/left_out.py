@@ -5,6 +5,7 @@ Decisions only. The rules:
 * A bookie that lags delays callers only for a limited time: when it lags behind the acknowledgements by more than
   `hold_back_ns_max`, it is left out, if every write set has Qa others. Below that, callers wait for a bookie that is
   slower than the others.
+* A bookie that Qa needs cannot be left out. If it is that slow, a spare is sought in its place (`holds_up`).
 * A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
   same in V2 and V3. It takes part again only when it has acknowledged the probe within `add_timeout_ns`; a registration
   proves nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also
@@ -76,6 +77,21 @@ class LeftOutBookies:
         if (lac - reached) * slots.write_quorum >= limits.slow_lag_entries * len(slots.all):
             return True
         return self._pending.bytes_between(reached, lac) >= limits.slow_lag_bytes
+
+    def holds_up(self, slot: Slot, now_ns: int) -> bool:
+        """Return whether each answer of a bookie takes longer than it may, and another bookie is far ahead of it.
+
+        If Qa needs it, acknowledgements wait for it, so it does not lag behind them. If no bookie is far ahead, spares
+        would not help: the network or the load delays all of them.
+        """
+        oldest = slot.oldest_owed
+        if oldest is None or now_ns - self._sent_ns(slot, oldest, now_ns) <= self._limits.add_timeout_ns:
+            return False
+        limits, slots, reached = self._limits, self._slots, slot.reached
+        front = max(other.reached for other in slots.all if other.phase is Phase.SERVING)
+        if (front - reached) * slots.write_quorum >= limits.hold_up_entries * len(slots.all):
+            return True
+        return self._pending.bytes_between(reached, front) >= limits.hold_up_bytes
 
     def is_held_back(self, slot: Slot, lac: int, now_ns: int) -> bool:
         """Return whether a bookie lags, and callers have waited for it for too long."""

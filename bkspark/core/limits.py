@@ -14,6 +14,8 @@ class WriterLimits:
 
     slow_lag_entries, slow_lag_bytes: at most half of the lag at which callers must wait, so that a bookie on trial is
         left out again before it holds callers back.
+    hold_up_entries, hold_up_bytes: at most half of what may be unacknowledged, so that a full window shows which bookie
+        holds it up.
     """
 
     add_timeout_ns: int
@@ -23,6 +25,8 @@ class WriterLimits:
     slow_lag_entries: int
     slow_lag_bytes: int
     slow_lag_ns: int
+    hold_up_entries: int
+    hold_up_bytes: int
     hold_back_ns_max: int
     probe_pause_ns_min: int
     probe_pause_ns_max: int
@@ -42,6 +46,8 @@ class WriterLimits:
             slow_lag_entries=min(options.slow_lag_entries, max(1, options.lag_entries_max // 2)),
             slow_lag_bytes=min(options.slow_lag_bytes, max(1, options.lag_bytes_max // 2)),
             slow_lag_ns=nanoseconds(options.slow_lag_s),
+            hold_up_entries=min(options.slow_lag_entries, max(1, options.pending_entries_max // 2)),
+            hold_up_bytes=min(options.slow_lag_bytes, max(1, options.pending_bytes_max // 2)),
             hold_back_ns_max=nanoseconds(options.hold_back_s_max),
             probe_pause_ns_min=nanoseconds(options.probe_pause_s_min),
             probe_pause_ns_max=nanoseconds(options.probe_pause_s_max),

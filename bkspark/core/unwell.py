@@ -105,12 +105,13 @@ class UnwellBookies:
         return self._pipeline.release()
 
     def replace_lagging(self) -> list[effects.WriterEffect]:
-        """Look for spares to replace bookies that have lagged for too long."""
+        """Look for spares to replace bookies that have lagged, or held up acknowledgements, for too long."""
         if self._pipeline.state is not WriterState.ACTIVE:
             return []
         now_ns, lac = self._pipeline.now_ns, self._pipeline.lac
         for slot in self._slots.all:
-            if slot.phase is not Phase.SERVING or not self._left_out.lags(slot, lac):
+            is_serving = slot.phase is Phase.SERVING
+            if not (is_serving and (self._left_out.lags(slot, lac) or self._left_out.holds_up(slot, now_ns))):
                 slot.lag_since_ns = None
             elif slot.lag_since_ns is None:
                 slot.lag_since_ns = now_ns

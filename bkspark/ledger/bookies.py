@@ -74,6 +74,8 @@ class BookieWatcher:
         """The racks of bookies; None if they must be read. The watch clears it at every change."""
         self._racks_changes = 0
         """The same as `_writable_changes`, for racks."""
+        self._hosts: dict[str, str] = {}
+        """The hosts of bookies whose ids name none, as they were last registered. Never shrinks, for lost bookies."""
         self._racks_before = RackMap()
         """The racks that were read last; a writer uses them when they cannot be read again."""
 
@@ -111,9 +113,9 @@ class BookieWatcher:
 
     def _candidates(self, writable: frozenset[str], racks: RackMap) -> Candidates:
         avoided = self._quarantine.members(self._now_ns()) | self._unreachable()
-        return Candidates(
-            writable, Topology(racks.racks, avoided, self._options.min_racks_per_write_quorum, _hosts(racks))
-        )
+        # An id `host:port` names its host. The map comes from an operator, so it counts more than a registration.
+        hosts = {bookie: host for bookie, host in (self._hosts | racks.hosts).items() if not _names_host(bookie)}
+        return Candidates(writable, Topology(racks.racks, avoided, self._options.min_racks_per_write_quorum, hosts))
 
     async def _watch(self) -> None:
         """Set the watches, once; concurrent callers wait for the same ones."""
@@ -149,6 +151,8 @@ class BookieWatcher:
     async def _read_writable(self) -> frozenset[str]:
         changes = self._writable_changes
         writable = await self._registry.writable_ids()
+        if not all(map(_names_host, writable)):
+            self._hosts |= await self._registry.hosts()
         if changes == self._writable_changes:
             self._writable = writable
         return writable
@@ -167,6 +171,6 @@ class BookieWatcher:
         return int(asyncio.get_running_loop().time() * 1e9)
 
 
-def _hosts(racks: RackMap) -> dict[str, str]:
-    """Return the hosts of the bookies whose ids do not contain one; the id `host:port` of the others does."""
-    return {bookie: host for bookie, host in racks.hosts.items() if ":" not in bookie}
+def _names_host(bookie: str) -> bool:
+    """Return whether a bookie's id has the form host:port."""
+    return ":" in bookie

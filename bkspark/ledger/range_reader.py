@@ -93,7 +93,10 @@ class RangeReader:
     def _groups_by_speed(self, span: EntrySpan) -> list[GroupRead]:
         """Return the reads that cover a span; replicas that failed or are slow are asked last."""
         pool, write_quorum = self._pool, self._metadata.write_quorum
-        now_s, size_bytes = asyncio.get_running_loop().time(), (span.end_entry - span.first_entry) * self._entry_bytes
+        count, is_striped = span.end_entry - span.first_entry, write_quorum < len(span.bookies)
+        step = min(len(span.bookies), count) if is_striped else 1
+        now_s = asyncio.get_running_loop().time()
+        size_bytes = self._replicas.answer_bytes(-(-count // step), step, self._entry_bytes)
         avoided, slow = pool.avoided, pool.speeds.slow(span.bookies, size_bytes, now_s)
         candidates = [bookie for bookie in span.bookies if bookie not in avoided] if avoided else span.bookies
         tried = pool.speeds.to_try(candidates, size_bytes, now_s)
@@ -194,7 +197,7 @@ class RangeReader:
     def _patience_s(self, group: GroupRead, bytes_max: int) -> float:
         """Return after what time a further replica is asked."""
         limit_s = self._pool.options.speculative_read_s
-        size_bytes = min(bytes_max, len(group.missing) * self._entry_bytes)
+        size_bytes = min(bytes_max, self._replicas.answer_bytes(len(group.missing), group.step, self._entry_bytes))
         now_s = asyncio.get_running_loop().time()
         patience_s = self._pool.speeds.patience_s(group.replicas, size_bytes, now_s)
         return limit_s if patience_s is None else min(limit_s, patience_s)

@@ -136,6 +136,15 @@ class ReplicaReads:
             return batch.entries, batch.status
         return (await self.some(bookie, entry_ids if step == 1 else entry_ids[:STRIPED_SINGLES_MAX])).prefix()
 
+    def answer_bytes(self, count: int, step: int, entry_bytes: int) -> int:
+        """Return the probable payload bytes of one answer to a read of `count` entries that are `step` apart.
+
+        Speeds are known by the sizes of answers, and one answer may have a small part of what is read.
+        """
+        if step == 1 and self._pool.protocol is WireProtocol.V2:
+            return count * entry_bytes
+        return min(count, self._singles.entries, count if step == 1 else STRIPED_SINGLES_MAX) * entry_bytes
+
     async def some(self, bookie: str, entry_ids: np.ndarray) -> EntryResponses:
         """Request as many of the first entries as earlier sizes allow, at least one; return a response for each."""
         responses = await self.each(bookie, entry_ids[: self._singles.entries])

@@ -170,6 +170,10 @@ class BookieRegistry:
         """
         return await self._registered_addresses.others_at(host, port, bookie_id)
 
+    async def hosts(self) -> dict[str, str]:
+        """Return the host at which each bookie is registered, by id. Raises as `others_at`."""
+        return await self._registered_addresses.hosts()
+
     async def racks(self) -> RackMap:
         """Return the racks and hosts of the bookies that the cluster's rack map names (`bkspark.metadata.racks`).
 

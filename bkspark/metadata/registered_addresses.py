@@ -54,6 +54,14 @@ class RegisteredAddresses:
         found = {*self._writable.bookies_at(host, port), *self._read_only.bookies_at(host, port)}
         return sorted(found - {bookie_id})
 
+    async def hosts(self) -> dict[str, str]:
+        """Return the host at which each bookie is registered, unless its registration cannot be read.
+
+        The answer is that of one moment during the call. Raises as `others_at`.
+        """
+        await self._update()
+        return self._read_only.hosts() | self._writable.hosts()
+
     async def _update(self) -> None:
         """Return when an update has ended that began after this call: an earlier one may have read too early."""
         if self._next is None:
@@ -92,6 +100,9 @@ class _List:
         return [
             name for name, its in self._addresses.items() if its is not None and its.port == port and its.host == host
         ]
+
+    def hosts(self) -> dict[str, str]:
+        return {name: its.host for name, its in self._addresses.items() if its is not None}
 
     async def update(self) -> bool:
         """Read what has changed; return whether something may have."""

@@ -106,6 +106,12 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
     def eof_received(self) -> bool:
         return False
 
+    def pause_writing(self) -> None:
+        self._user.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._user.resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.secured.done():
             self.secured.set_exception(exc or ConnectionError("it closed the connection"))

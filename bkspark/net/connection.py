@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -67,6 +68,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         """None before the connection is made."""
+        self._pass_on: Callable[[bytes | memoryview], None] | None = None
+        """Sends a piece, or keeps it while the transport is paused; None before the connection is made."""
+        self._kept: deque[bytes | memoryview] = deque()
+        """Pieces that wait until the transport is not paused, in order. Not copies: their bytes never change."""
+        self._kept_bytes = 0
+        """Bytes of `_kept`."""
         self._buffer = bytearray(self.RECEIVE_BYTES)
         """The receive buffer. Replaced by a larger one for a large frame."""
         self._filled = 0
@@ -100,7 +107,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes accepted by `send_adds` that the socket has not taken yet."""
-        return self._transport.get_write_buffer_size() if self._transport else 0
+        return self._kept_bytes + self._transport.get_write_buffer_size() if self._transport else 0
 
     def close_if_silent(self) -> None:
         """Drop the connection if it has received nothing for `read_timeout_s`: it may be half-open.
@@ -119,10 +126,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._adds.pop(ledger_id, None)
 
     def send_adds(self, frames: bytes | memoryview) -> None:
-        """Send ready-made ADD frames of this protocol; their replies go to the ledger's listener."""
-        if self.lost is not None or self._transport is None:
+        """Send ready-made ADD frames of this protocol; their replies go to the ledger's listener.
+
+        The frames must not change: they wait without a copy.
+        """
+        if self.lost is not None or self._pass_on is None:
             raise self._not_connected()
-        self._transport.write(frames)
+        self._pass_on(frames)
 
     def _deliver_adds(
         self,
@@ -152,9 +162,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._lose(error or BookieUnavailable(message, bookie=self.bookie))
 
     def _send(self, data: bytes | memoryview) -> None:
-        if self.lost is not None or self._transport is None:
+        if self.lost is not None or self._pass_on is None:
             raise self._not_connected()
-        self._transport.write(data)
+        self._pass_on(data)
 
     def _not_connected(self) -> BookKeeperError:
         return self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
@@ -190,6 +200,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         if self.lost is not None:
             return
         self.lost = error
+        self._kept.clear()
+        self._kept_bytes = 0
         if self._transport is not None:
             self._transport.abort()
         for future in tuple(self._waiting()):
@@ -205,6 +217,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._pass_on = transport.write
         self.connected_at = self._received_at = self._loop.time()
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -222,6 +235,25 @@ class BookieConnection(asyncio.BufferedProtocol):
                 is_clear = self._transport.get_extra_info("ssl_object") is None
                 cause += f"; it may serve only {'TLS, or ' if is_clear else ''}authenticated clients"
         self._lose(kind(f"bookie {self.bookie} dropped the connection{cause}", bookie=self.bookie))
+
+    def pause_writing(self) -> None:
+        # A transport of Python 3.11 copies what it is given. The entries of a writer wait for all its bookies in the
+        # same memory, and would occupy it once more for each slow bookie. So they wait here while it has enough.
+        self._pass_on = self._keep
+
+    def _keep(self, piece: bytes | memoryview) -> None:
+        self._kept.append(piece)
+        self._kept_bytes += len(piece)
+
+    def resume_writing(self) -> None:
+        if self._transport is None:
+            return
+        self._pass_on = self._transport.write
+        # A write may pause the transport again.
+        while self._kept and self._pass_on != self._keep:
+            piece = self._kept.popleft()
+            self._kept_bytes -= len(piece)
+            self._transport.write(piece)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if len(self._buffer) - self._filled < RECEIVE_ROOM_MIN:

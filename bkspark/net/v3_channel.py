@@ -25,6 +25,7 @@ from bkspark.wire.flags import DO_FENCING, HIGH_PRIORITY, LAST_ENTRY
 from bkspark.wire.framing import FrameTable
 from bkspark.wire.status import EOK, Status
 from bkspark.wire.v3_context import encode_context
+from bkspark.wire.v3_fields import operation_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +255,16 @@ class BookieV3Channel(BookieConnection):
 
     def _take_frames(self, table: FrameTable) -> None:
         octets = np.frombuffer(self._buffer, np.uint8)
-        view = memoryview(self._buffer)
         row = 0
+        for end in operation_runs(octets, table):
+            if end - row > 1:
+                self._take_run(octets, table.take(slice(end)), row)
+            else:
+                self._take_response(v3.decode_response(octets[table.starts[row] : table.ends[row]].tobytes()))
+            row = end
+
+    def _take_run(self, octets: np.ndarray, table: FrameTable, row: int) -> None:
+        """Deliver the answers from `row` on, all of one operation."""
         while row < len(table):
             adds = v3.decode_add_responses(octets, table, row)
             if adds is not None:
@@ -265,10 +274,10 @@ class BookieV3Channel(BookieConnection):
             reads = v3_reads.decode_read_responses(octets, table, row)
             # Single reads, as that of the last entry, have answers of the same form.
             if reads is not None and not np.isin(reads.txn_ids, list(self._asked)).any():
-                self._take_reads(reads, view)
+                self._take_reads(reads, octets.data)
                 row += len(reads)
                 continue
-            self._take_response(v3.decode_response(bytes(view[table.starts[row] : table.ends[row]])))
+            self._take_response(v3.decode_response(octets[table.starts[row] : table.ends[row]].tobytes()))
             row += 1
 
     def _take_reads(self, reads: v3_reads.ReadResponses, buffer: memoryview) -> None:

@@ -24,7 +24,7 @@ class PlacedEntries:
     def __len__(self) -> int:
         return len(self.entry_ids)
 
-    def take(self, rows: slice) -> PlacedEntries:
+    def take(self, rows: slice | np.ndarray) -> PlacedEntries:
         """Return the chosen entries."""
         return PlacedEntries(self.entry_ids[rows], self.octets, self.starts[rows], self.sizes[rows])
 

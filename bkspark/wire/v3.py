@@ -23,6 +23,7 @@ from __future__ import annotations
 import enum
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -38,13 +39,16 @@ from bkspark.wire.v3_fields import (
     SAME,
     WIDTH_ONLY,
     NotOfTheForm,
+    Walk,
     big_endian,
     equal_widths,
     fields,
+    order_of_few_pieces,
     rows_of,
     run_of,
     values_in,
     varint,
+    walked,
     widths,
 )
 
@@ -120,6 +124,8 @@ _RESPONSE_TAGS = {protocol.READ_ENTRY: b"\xa2\x06", protocol.ADD_ENTRY: _ADD_TAG
 _RECOVERY = b"\xa0\x06\x01"
 _BYPASS_JOURNAL = b"\xc8\x3e\x01"
 _LAST_SYNCED_TAG = b"\xc8\x3e"
+_LONG_RUN = 64
+"""Shorter runs of answers in frames of one form are decoded together with the answers after them."""
 
 
 # ---- one message at a time ----
@@ -218,8 +224,31 @@ def decode_add_responses(octets: np.ndarray, table: FrameTable, first: int) -> A
     for span in varints:
         common[slice(*span)] = WIDTH_ONLY
     rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
+    if len(rows) < min(_LONG_RUN, len(table) - first):
+        found = walked(partial(_add_answers, has_synced=synced is not None), octets, table, first)
+        if len(found[0]) > len(rows):
+            return AddResponses(*found)
     txn_ids, statuses, ledger_ids, entry_ids, _, *last_synced = (values_in(rows, span) for span in varints)
     return AddResponses(txn_ids, statuses, ledger_ids, entry_ids, *last_synced)
+
+
+def _add_answers(walk: Walk, *, has_synced: bool) -> tuple[np.ndarray, ...]:
+    """Return the arrays of answers, all with or all without LastAddSynced, whose numbers may differ in width."""
+    walk.bytes(bytes((FIRST_BYTE,)))
+    head_ends = walk.length()
+    walk.bytes(_ADD_HEAD + b"\x18")
+    numbers = [walk.number()]
+    walk.keep_at(head_ends)
+    walk.bytes(b"\x10")
+    walk.number()  # the same as the one within
+    walk.bytes(_ADD_TAG)
+    add_ends = walk.length()
+    for tag in (b"\x08", b"\x10", b"\x18", *([_LAST_SYNCED_TAG] if has_synced else [])):
+        walk.bytes(tag)
+        numbers.append(walk.number())
+    walk.keep_at(add_ends)
+    count = walk.count()
+    return tuple(each[:count] for each in numbers)
 
 
 # ---- server side: answers of adds out ----
@@ -246,6 +275,8 @@ def encode_short_responses(
 ) -> bytes:
     """Return one frame per answer that has a status, a ledger and an entry and no body; statuses are V3's.
 
+    The frames may be in another order.
+
     Args:
         operation: ADD_ENTRY, which alone may have `last_synced`, or READ_ENTRY.
     """
@@ -253,6 +284,9 @@ def encode_short_responses(
     operation_head = bytes((0x08, protocol.VERSION_THREE, 0x10, operation))
     txn_ids, statuses = np.asarray(txn_ids, np.int64), np.asarray(statuses, np.int64)
     ledger_ids, entry_ids = np.asarray(ledger_ids, np.int64), np.asarray(entry_ids, np.int64)
+    order = order_of_few_pieces(len(txn_ids), [widths(each) for each in (txn_ids, statuses, ledger_ids, entry_ids)])
+    if order is not None and last_synced is None:
+        txn_ids, statuses, ledger_ids, entry_ids = (each[order] for each in (txn_ids, statuses, ledger_ids, entry_ids))
     numbers = [txn_ids, statuses, statuses, ledger_ids, entry_ids]
     if last_synced is not None:
         last_synced = np.asarray(last_synced, np.int64)

@@ -24,6 +24,7 @@ from bkspark.wire.v3_fields import (
     fields,
     run_of,
     values_in,
+    walked,
 )
 
 _HEADER, _ADD, _CONTEXT = 1, 101, 200
@@ -72,16 +73,11 @@ def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequest
     template = _AddTemplate.of(octets[start:end].tobytes())
     if template is None:
         return None
-    flags = (
-        template.priority,
-        template.is_recovery,
-        template.write_flags,
-        template.bypasses_journal,
-        template.pair,
-    )
+    flags = template.flags
     rows, starts = run_of(octets, table, first, template.frame, template.common)
-    if len(rows) < min(_LONG_RUN, len(table) - first):
-        txn_ids, ledger_ids, entry_ids, key_starts, *body = _walk_adds(octets, table, first, template)
+    after = first + len(rows)
+    if len(rows) < _LONG_RUN and after < len(table) and _has_flags(octets, table, after, flags):
+        txn_ids, ledger_ids, entry_ids, key_starts, *body = walked(template.walk, octets, table, first)
         if len(txn_ids) > len(rows):
             return AddRequests(txn_ids, ledger_ids, entry_ids, key_starts, body[0], body[1], *flags)
     return AddRequests(
@@ -95,33 +91,10 @@ def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequest
     )
 
 
-def _walk_adds(octets: np.ndarray, table: FrameTable, first: int, template: _AddTemplate) -> tuple[np.ndarray, ...]:
-    """Return the arrays of adds that have the template's fields with entries, and so frames, of any size."""
-    walk = Walk(octets, table, first)
-    walk.bytes(bytes((FIRST_BYTE,)))
-    head_ends = walk.length()
-    walk.bytes(_HEAD + b"\x18")
-    txn_ids = walk.number()
-    walk.bytes(template.urgency)
-    walk.keep_at(head_ends)
-    walk.bytes(_TAG)
-    add_ends = walk.length()
-    walk.bytes(b"\x08")
-    ledger_ids = walk.number()
-    walk.bytes(b"\x10")
-    entry_ids = walk.number()
-    walk.bytes(bytes((0x1A, MASTER_KEY_BYTES)))
-    key_starts = walk.at
-    walk.go_to(key_starts + MASTER_KEY_BYTES)
-    walk.bytes(b"\x22")
-    body_ends = walk.length()
-    body_starts = walk.at
-    walk.go_to(body_ends)
-    walk.bytes(template.tail)
-    walk.keep_at(add_ends)
-    walk.bytes(template.context)
-    count = walk.count()
-    return tuple(each[:count] for each in (txn_ids, ledger_ids, entry_ids, key_starts, body_starts, body_ends))
+def _has_flags(octets: np.ndarray, table: FrameTable, row: int, flags: tuple[object, ...]) -> bool:
+    """Return whether a frame is an add with the same flags: otherwise a walk would find nothing more."""
+    template = _AddTemplate.of(octets[int(table.starts[row]) : int(table.ends[row])].tobytes())
+    return template is not None and template.flags == flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +166,35 @@ class _AddTemplate:
             frame[outer[_ADD].span[1] :],
             frame[slice(*pair)],
         )
+
+    @property
+    def flags(self) -> tuple[int, bool, int, bool, bytes]:
+        """What the adds of a run have in common, as the last fields of `AddRequests`."""
+        return self.priority, self.is_recovery, self.write_flags, self.bypasses_journal, self.pair
+
+    def walk(self, walk: Walk) -> tuple[np.ndarray, ...]:
+        """Return the arrays of adds that have the template's fields with entries, and so frames, of any size."""
+        walk.bytes(bytes((FIRST_BYTE,)))
+        head_ends = walk.length()
+        walk.bytes(_HEAD + b"\x18")
+        txn_ids = walk.number()
+        walk.bytes(self.urgency)
+        walk.keep_at(head_ends)
+        walk.bytes(_TAG)
+        add_ends = walk.length()
+        walk.bytes(b"\x08")
+        ledger_ids = walk.number()
+        walk.bytes(b"\x10")
+        entry_ids = walk.number()
+        walk.bytes(bytes((0x1A, MASTER_KEY_BYTES)))
+        key_starts = walk.at
+        walk.go_to(key_starts + MASTER_KEY_BYTES)
+        walk.bytes(b"\x22")
+        body_ends = walk.length()
+        body_starts = walk.at
+        walk.go_to(body_ends)
+        walk.bytes(self.tail)
+        walk.keep_at(add_ends)
+        walk.bytes(self.context)
+        count = walk.count()
+        return tuple(each[:count] for each in (txn_ids, ledger_ids, entry_ids, key_starts, body_starts, body_ends))

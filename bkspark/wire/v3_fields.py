@@ -8,7 +8,7 @@ as few bytes as they need: int64, below 0 in ten bytes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,6 +178,28 @@ def equal_pieces(count: int, columns: Sequence[np.ndarray]) -> Iterator[tuple[sl
             yield slice(start, end), tuple(int(column[min(start, len(column) - 1)]) for column in columns)
 
 
+_PIECES_MAX = 16
+"""Rows that would be in more pieces than this are sorted first: a piece costs as much as some hundred rows in it."""
+_COLUMN_BITS = 5
+"""Bits of a number in a column, which is the width of a varint."""
+
+
+def order_of_few_pieces(count: int, columns: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return an order of `count` rows with fewer pieces (`equal_pieces`), None if there are few already.
+
+    Rows with equal numbers in the columns keep their order. For answers, which need no order.
+    """
+    several = [column for column in columns if len(column) > 1]
+    if not several or count <= _PIECES_MAX:
+        return None
+    key = np.zeros(count, np.int64)
+    for column in several:
+        key = key << _COLUMN_BITS | column
+    if np.count_nonzero(key[1:] != key[:-1]) < _PIECES_MAX:
+        return None
+    return np.argsort(key, kind="stable")
+
+
 def big_endian(values: np.ndarray) -> np.ndarray:
     """Return uint8 (n, 4): each number as the length word of a frame."""
     return values.astype(">u4").view(np.uint8).reshape(-1, LENGTH_BYTES)
@@ -209,8 +231,24 @@ def rows_of(count: int, *pieces: bytes | np.ndarray | tuple[np.ndarray, int]) ->
     return rows
 
 
+_OPERATION_AT = 5
+"""Where the operation of a frame is, if its header has the usual form."""
+
+
+def operation_runs(octets: np.ndarray, table: FrameTable) -> list[int]:
+    """Return where runs of frames with the same operation end, for at least one frame that is not empty.
+
+    A frame of another form may belong to any run.
+    """
+    operations = octets[np.minimum(table.starts + _OPERATION_AT, table.ends - 1)]
+    breaks = np.flatnonzero(operations[1:] != operations[:-1]) + 1
+    return [*breaks.tolist(), len(table)]
+
+
 WALK_FRAMES_MAX = 1024
-"""Limit of the frames in one walk: if frames of many forms alternate, each walk reads some without use."""
+_WALK_FRAMES_FIRST = 64
+"""Limits of the frames in one walk, and in the first one, which shows whether a longer one is of use: if frames of many
+forms alternate, each walk reads some without use."""
 
 
 class Walk:
@@ -220,11 +258,11 @@ class Walk:
     meaningless, and `count` returns how many leading frames are of the form to their end.
     """
 
-    def __init__(self, octets: np.ndarray, table: FrameTable, first: int) -> None:
-        """Begin at frames first, first + 1, ...; at most WALK_FRAMES_MAX."""
+    def __init__(self, octets: np.ndarray, table: FrameTable, first: int, frames_max: int = WALK_FRAMES_MAX) -> None:
+        """Begin at frames first, first + 1, ...; at most `frames_max`."""
         self._octets = octets
         self._last = len(octets) - 1
-        self._fits = np.ones(min(len(table) - first, WALK_FRAMES_MAX), bool)
+        self._fits = np.ones(min(len(table) - first, frames_max), bool)
         """Whether each frame has the form so far. Only cleared."""
         self._ends = table.ends[first : first + len(self._fits)]
         self.at = table.starts[first : first + len(self._fits)].copy()
@@ -268,6 +306,10 @@ class Walk:
         """Skip all bytes before the given offsets."""
         self.at = places.copy()
 
+    def keep(self, is_so: np.ndarray) -> None:
+        """Drop all other frames."""
+        self._fits &= is_so
+
     def keep_at(self, places: np.ndarray) -> None:
         """Drop frames whose next byte is not at these offsets."""
         self._fits &= self.at == places
@@ -280,3 +322,11 @@ class Walk:
     def _next(self) -> np.ndarray:
         # A frame that dropped out may point anywhere.
         return self._octets[np.clip(self.at, 0, self._last)]
+
+
+def walked(
+    decode: Callable[[Walk], tuple[np.ndarray, ...]], octets: np.ndarray, table: FrameTable, first: int
+) -> tuple[np.ndarray, ...]:
+    """Return what `decode` returns for frames first, first + 1, ...: arrays of the leading ones of its form."""
+    found = decode(Walk(octets, table, first, _WALK_FRAMES_FIRST))
+    return found if len(found[0]) < _WALK_FRAMES_FIRST else decode(Walk(octets, table, first))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -33,12 +34,15 @@ from bkspark.wire.v3_fields import (
     equal_pieces,
     equal_widths,
     fields,
+    order_of_few_pieces,
     rows_of,
     run_of,
     values_in,
     varint,
+    walked,
     widths,
 )
+from bkspark.wire.v3_single_read import decode_single_read
 
 _HEADER, _READ, _CONTEXT = 1, 100, 200
 _VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
@@ -51,6 +55,8 @@ _TAG = b"\xa2\x06"
 _READ_FRONT = b"\x08\x00\x10"
 _NO_LACS = np.zeros(1, np.int64)
 _FENCE = b"\xa0\x06\x01"
+_LONG_RUN = 64
+"""Shorter runs of reads in frames of one form are decoded together with the reads after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,39 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
     for span in (txn_id, entry) if fencing_key is not None else spans:
         common[slice(*span)] = WIDTH_ONLY
     rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
+    after = first + len(rows)
+    is_plain = fencing_key is None and not context
+    if is_plain and len(rows) < _LONG_RUN and after < len(table) and _is_plain(octets, table, after):
+        txn_ids, ledger_ids, entry_ids = walked(partial(_plain_reads, priority=priority), octets, table, first)
+        if len(txn_ids) > len(rows):
+            return ReadRequests(txn_ids, ledger_ids, entry_ids, priority, None)
     txn_ids, ledger_ids, entry_ids = (values_in(rows, span) for span in spans)
     return ReadRequests(txn_ids, ledger_ids, entry_ids, priority, fencing_key, context)
+
+
+def _is_plain(octets: np.ndarray, table: FrameTable, row: int) -> bool:
+    """Return whether a frame is a read that does not fence: otherwise a walk would find nothing more."""
+    read = decode_single_read(octets[int(table.starts[row]) : int(table.ends[row])].tobytes())
+    return read is not None and read.fencing_key is None
+
+
+def _plain_reads(walk: Walk, priority: int) -> tuple[np.ndarray, ...]:
+    """Return txnIds, ledgers and entries of reads with one priority, whose numbers may differ in width."""
+    walk.bytes(bytes((FIRST_BYTE,)))
+    head_ends = walk.length()
+    walk.bytes(_HEAD + b"\x18")
+    txn_ids = walk.number()
+    walk.keep(walk.number(walk.field(0x20)) == priority)
+    walk.keep_at(head_ends)
+    walk.bytes(_TAG)
+    read_ends = walk.length()
+    walk.bytes(b"\x08")
+    ledger_ids = walk.number()
+    walk.bytes(b"\x10")
+    entry_ids = walk.number()
+    walk.keep_at(read_ends)
+    count = walk.count()
+    return txn_ids[:count], ledger_ids[:count], entry_ids[:count]
 
 
 def _fencing_key(frame: bytes, read: Mapping[int, Field]) -> bytes | None:
@@ -132,7 +169,7 @@ def encode_read_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarra
 def encode_read_responses(
     txn_ids: np.ndarray, ledger_ids: np.ndarray, entries: PlacedEntries, max_lacs: np.ndarray | None
 ) -> bytes | memoryview:
-    """Return the EOK responses to the reads of these entries.
+    """Return the EOK responses to the reads of these entries, in any order.
 
     txn_ids: int64, one for each; ledger_ids, max_lacs: one for each, or one for all; None: no LAC is known or wanted.
     """
@@ -143,7 +180,12 @@ def encode_read_responses(
     ledger_widths, entry_widths, size_widths, lac_widths = map(widths, (ledger_ids, entry_ids, sizes, lacs))
     lac_bytes = 0 if max_lacs is None else 1 + lac_widths
     read_bytes = len(_READ_FRONT) + ledger_widths + 1 + entry_widths + 1 + size_widths + sizes + lac_bytes
-    columns = (widths(txn_ids), ledger_widths, entry_widths, size_widths, widths(read_bytes), lac_widths)
+    columns = [widths(txn_ids), ledger_widths, entry_widths, size_widths, widths(read_bytes), lac_widths]
+    order = order_of_few_pieces(len(txn_ids), columns)
+    if order is not None:
+        entries, txn_ids, entry_ids = entries.take(order), txn_ids[order], entry_ids[order]
+        ledger_ids, sizes, lacs, read_bytes = (_some(each, order) for each in (ledger_ids, sizes, lacs, read_bytes))
+        columns = [_some(column, order) for column in columns]
     parts = []
     for rows, each in equal_pieces(len(txn_ids), columns):
         txn_width, ledger_width, entry_width, size_width, read_width, lac_width = each
@@ -168,7 +210,7 @@ def encode_read_responses(
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _some(numbers: np.ndarray, rows: slice) -> np.ndarray:
+def _some(numbers: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
     """Return those of some rows; one number counts for all rows."""
     return numbers if len(numbers) == 1 else numbers[rows]
 

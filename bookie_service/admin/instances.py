@@ -1,11 +1,14 @@
 """Several bookies of one host under one supervisor: `--instances N`.
 
 The supervisor starts each bookie as a process of its own, with the keys that `settings.instances` derives. It serves no
-client itself. When all bookies serve, it prints a line and reports READY to the service manager. SIGTERM and SIGINT
-stop all of them in order, and the exit code is 1 if one of them ends with an error then; SIGHUP reaches each of them. A
-bookie that ends with an error is started again, after a pause that doubles each time. One that ends without an error
-was stopped by an operator, and stays stopped. If a bookie cannot start at first, all bookies end, with its exit code.
-When the supervisor dies, the kernel kills the bookies.
+client itself. SIGTERM and SIGINT stop all of them in order, and the exit code is 1 if one of them ends with an error
+then; SIGHUP reaches each of them. A bookie that ends with an error is started again, after a pause that doubles each
+time. One that ends without an error was stopped by an operator, and stays stopped. When the supervisor dies, the kernel
+kills the bookies.
+
+The first start is over when each bookie serves or has failed. Then the supervisor prints a line, and reports READY to
+the service manager. A bookie that has failed, because its disk is gone for example, is started again like any other: it
+must not keep the other bookies of the host from serving. If none serves, or the configuration is wrong, all end.
 
 Placement treats the host as one failure domain: see `bkspark.core.placement`.
 """
@@ -37,8 +40,12 @@ PAUSE_S_MAX = 60.0
 _LINE_BYTES_MAX = 1 << 20
 
 
+_WRONG_CONFIGURATION = 2
+"""The exit code of a bookie whose configuration is wrong. To start it again changes nothing."""
+
+
 class _CannotStart(Exception):
-    """A bookie ended before it served: its number and exit code."""
+    """A bookie ended before any served, or its configuration is wrong: its number and exit code."""
 
     def __init__(self, number: int, code: int) -> None:
         super().__init__(number, code)
@@ -66,7 +73,10 @@ class _Supervisor:
         """Running processes, by number."""
         self._facts: dict[int, dict[str, Any]] = {}
         """What each instance printed when it first served."""
-        self._all_serve = asyncio.Event()
+        self._failed: set[int] = set()
+        """Numbers of the instances that have failed before they first served, and have not served since."""
+        self._has_begun = asyncio.Event()
+        """Set when the first start is over: each instance has served or failed."""
         self._stopping = asyncio.Event()
         self._has_failed_to_stop = False
         """Whether an instance ended with an error when all were stopped. Set once."""
@@ -119,8 +129,8 @@ class _Supervisor:
                 self._note_end(number, code)
                 return
             if number not in self._facts:
-                raise _CannotStart(number, code if code > 0 else 1)
-            if code == 0:
+                self._note_failure(number, code if code > 0 else 1)
+            elif code == 0:
                 logger.warning("instance %d was stopped; it stays so until all are started again", number)
                 return
             if time.monotonic() - began >= PAUSE_S_MAX:
@@ -129,6 +139,17 @@ class _Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _note_failure(self, number: int, code: int) -> None:
+        """Note that an instance ended before it served. Raises _CannotStart if all must end."""
+        self._failed.add(number)
+        if code == _WRONG_CONFIGURATION or len(self._failed) == self._count:
+            raise _CannotStart(number, code)
+        self._note_begun()
+
+    def _note_begun(self) -> None:
+        if len(self._facts) + len(self._failed) == self._count:
+            self._has_begun.set()
 
     def _note_end(self, number: int, code: int) -> None:
         """Note how an instance ended that was stopped."""
@@ -165,25 +186,28 @@ class _Supervisor:
 
     def _serves(self, number: int, facts: dict[str, Any]) -> None:
         self._facts[number] = {"instance": number, **facts}
-        if len(self._facts) == self._count:
-            self._all_serve.set()
+        if number in self._failed:
+            self._failed.remove(number)
+            logger.info("instance %d serves", number)
+        self._note_begun()
 
     async def _announce(self, as_json: bool) -> None:
-        await self._all_serve.wait()
-        instances = [self._facts[number] for number in sorted(self._facts)]
+        await self._has_begun.wait()
+        instances, failed = [self._facts[number] for number in sorted(self._facts)], sorted(self._failed)
+        serving = f"{len(instances)} of {self._count} bookies serve"
         if as_json:
-            print(json.dumps({"pid": os.getpid(), "instances": instances}), flush=True)
+            print(json.dumps({"pid": os.getpid(), "instances": instances, "failed": failed}), flush=True)
         else:
             names = ", ".join(str(facts["id"]) for facts in instances)
-            print(f"{self._count} bookies serve: {names} (supervisor pid {os.getpid()})", flush=True)
-        self._manager.ready(f"{self._count} bookies serve")
+            print(f"{serving}: {names} (supervisor pid {os.getpid()})", flush=True)
+        self._manager.ready(serving)
 
 
 def _prepared(parent_pid: int) -> Callable[[], None]:
     """Return a `preexec_fn` of an instance: it dies with its supervisor, and no harmless signal ends it.
 
     A bookie handles SIGHUP only when its interpreter runs. One that comes before, from a supervisor that passes it on,
-    would end the bookie, and with a bookie that cannot start all of them.
+    would end the bookie.
     """
     tie = die_with_parent(parent_pid)
 

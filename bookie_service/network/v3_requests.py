@@ -8,6 +8,7 @@ Apache's bookies.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,7 @@ from bkspark.wire import v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT, MASTER_KEY_BYTES
 from bkspark.wire.status import Status
+from bkspark.wire.v3_fields import operation_runs
 from bkspark.wire.v3_single_add import decode_single_add
 from bkspark.wire.v3_single_read import SINGLE_READ_BYTES_MAX, decode_single_read
 from bookie_service.engine.authorization import ConnectionRights
@@ -67,35 +69,53 @@ class V3RequestStream(RequestStream):
         self._start_tls = start_tls
         self._add_spans: AddSpans | None = None
         """Created with the first adds that have spans; None: there were none."""
+        self._ends: list[int] = []
+        """Where runs of requests with the same operation end. Empty: not known yet."""
 
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
-        if self._count - self._row <= FEW:
-            step = self._next_single(octets)
+        end = self._run_end(octets)
+        if end - self._row <= FEW:
+            step = self._next_single(octets, end)
             if step is not None:
                 return step, 1
-        adds = v3_adds.decode_adds(octets, self._table, self._row)
+        table = self._table.take(slice(end))
+        adds = v3_adds.decode_adds(octets, table, self._row)
         if adds is not None:
             return self._add(octets, adds)
-        reads = v3_reads.decode_reads(octets, self._table, self._row)
+        reads = v3_reads.decode_reads(octets, table, self._row)
         if reads is not None:
             return self._read_run(reads)
-        lacs = v3_lacs.decode_lac_reads(octets, self._table, self._row)
+        lacs = v3_lacs.decode_lac_reads(octets, table, self._row)
         if lacs is not None:
             return LacReads(self._client, lacs.txn_ids, lacs.ledger_ids), len(lacs)
         start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
         return self._single(v3.decode_request(octets[start:end].tobytes())), 1
 
-    def _next_single(self, octets: np.ndarray) -> Step | None:
-        """Return the next request as a step, if it is a single add or read in the form that known peers use."""
-        start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
-        operation = octets.item(start + _OPERATION_AT) if end - start > _OPERATION_AT else -1
+    def _run_end(self, octets: np.ndarray) -> int:
+        """Return the end of the run of requests with one operation that the next request is in.
+
+        If adds and reads alternate, as those of a broker do, each is decoded with numbers.
+        """
+        if self._count - self._row <= FEW:
+            return self._count
+        if not self._ends:
+            self._ends = operation_runs(octets, self._table)
+        return self._ends[bisect.bisect_right(self._ends, self._row)]
+
+    def _next_single(self, octets: np.ndarray, end: int) -> Step | None:
+        """Return the next request as a step, if it is a single add or read in the form that known peers use.
+
+        `end`: where the run of its operation ends.
+        """
+        start, stop = self._table.starts.item(self._row), self._table.ends.item(self._row)
+        operation = octets.item(start + _OPERATION_AT) if stop - start > _OPERATION_AT else -1
         if operation == protocol.ADD_ENTRY:
             begin = start - LENGTH_BYTES
-            add = decode_single_add(octets.data[begin:end], end - begin, end - begin)
+            add = decode_single_add(octets.data[begin:stop], stop - begin, stop - begin)
             return None if add is None else self._add_single(octets, add._replace(entry_at=begin + add.entry_at))
         # Each of these reads is answered by itself; from three on, a run costs less.
-        if operation == protocol.READ_ENTRY and self._count - self._row <= 2 and end - start <= SINGLE_READ_BYTES_MAX:
-            read = decode_single_read(octets[start:end].tobytes())
+        if operation == protocol.READ_ENTRY and end - self._row <= 2 and stop - start <= SINGLE_READ_BYTES_MAX:
+            read = decode_single_read(octets[start:stop].tobytes())
             if read is not None:
                 answer = V3SingleRead(read.txn_id, wants_lac=read.fencing_key is None)
                 reads = SingleReads(self._client, answer, *ids_of(read.ledger_id, read.entry_id))
@@ -104,15 +124,10 @@ class V3RequestStream(RequestStream):
         return None
 
     def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
-        run = v3_add_batch(adds)
-        is_right = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
-        if is_right.all():
-            is_right = (gather_i64(octets, adds.body_starts) == adds.ledger_ids) & (
-                gather_i64(octets, adds.body_starts + ENTRY_ID_AT) == adds.entry_ids
-            )
-        if not is_right[0]:
+        run, count = v3_add_batch(adds), _count_right(octets, adds)
+        if not count:
             return KnownResponse(self._client, run.take(slice(0, 1)).encode_responses(Status.EBADREQ)), 1
-        right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
+        right = run if count == len(run) else run.take(slice(0, count))
         caller = caller_of(adds.context) if adds.context else None
         if caller is None:
             return Adds(self._bookie, self._client, octets, right), len(right)
@@ -243,3 +258,14 @@ class V3RequestStream(RequestStream):
     def _answer_of(self, request: protocol.Request, what: str, ledger_id: int) -> Callable[[int], bytes]:
         answer = partial(v3_responses.refusal, request)
         return traced_answer(answer, caller_of_message(request.requestContext), what, ledger_id)
+
+
+def _count_right(octets: np.ndarray, adds: v3_adds.AddRequests) -> int:
+    """Return how many adds come before the first one whose entry has other ids than the request, or none."""
+    has_ids = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
+    count = len(adds) if has_ids.all() else int(np.argmin(has_ids))
+    starts = adds.body_starts[:count]
+    is_right = (gather_i64(octets, starts) == adds.ledger_ids[:count]) & (
+        gather_i64(octets, starts + ENTRY_ID_AT) == adds.entry_ids[:count]
+    )
+    return count if is_right.all() else int(np.argmin(is_right))

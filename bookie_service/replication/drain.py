@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from bkspark.core.copies import CopyEstimate, names, share_of
-from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.copies import names, share_of
+from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import (
     BookKeeperError,
     MetadataError,
@@ -34,6 +34,7 @@ from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import CopyBudget
+from bookie_service.replication.drain_ledgers import DrainedLedger, LedgersLeft
 from bookie_service.replication.drain_plans import check_serves
 from bookie_service.replication.drain_sharing import OtherProcesses, ProcessReport, as_stored, reports_of
 from bookie_service.replication.listing import Listed, read_all
@@ -101,43 +102,6 @@ class DrainProgress:
     blocked: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Left:
-    """A ledger that names the bookie."""
-
-    share: CopyEstimate
-    """How much there is to copy."""
-    is_named: bool = True
-    """Whether it still named the bookie when this process had its lock: others may have moved or deleted it."""
-    run: RepairRun | None = None
-    """The repair in progress, or None."""
-    due_s: float = 0.0
-    """When it may be tried again, by the monotonic clock."""
-    failures: int = 0
-    """How often its repair failed."""
-    error: BookKeeperError | None = None
-    """Why its repair last failed; None: it has not failed."""
-    fragment: Fragment | None = None
-    """Its open last fragment when it was last checked; None: its last fragment is closed."""
-    since_s: float = 0.0
-    """Since when `fragment` is unchanged."""
-
-    @property
-    def copied_bytes(self) -> int:
-        """How many bytes the repair in progress has copied."""
-        return 0 if self.run is None else self.run.copied_bytes
-
-    @property
-    def bytes_left(self) -> int:
-        """How many bytes are still to copy."""
-        return max(0, self.share.bytes - self.copied_bytes)
-
-    @property
-    def is_movable(self) -> bool:
-        """Whether the ledger neither waits for its writer nor failed when it was last tried."""
-        return self.error is None and not self.share.is_growing
-
-
 class Drain:
     """Drains one bookie: `preview`, or `run` once its plan is stored."""
 
@@ -160,8 +124,8 @@ class Drain:
         self._closes_open = closes_open
         self._plans = cluster.plans()
         self._budget = CopyBudget.of(self._options)
-        self._left: dict[int, _Left] = {}
-        """Ledgers that still name the bookie, by id. Replaced by each survey."""
+        self._left = LedgersLeft({})
+        """Ledgers that still name the bookie. Replaced by each survey."""
         self._is_surveyed = False
         """Whether `_left` was read from the metadata."""
         self._rate = RecentRate()
@@ -269,9 +233,8 @@ class Drain:
         left, others = self._left, self._others
         # At least one is left: the last one counts as moved when this process has seen that it is.
         ledgers_left = max(min(1, len(left)), len(left) - others.ledgers)
-        bytes_left = max(0, sum(each.bytes_left for each in left.values()) - others.bytes)
+        bytes_left = max(0, left.bytes_left - others.bytes)
         rate = self._own_report().bytes_per_s + others.bytes_per_s(_now_s())
-        waiting = [id for id, each in left.items() if each.share.is_growing and each.error is None]
         return DrainProgress(
             max(self._before.ledgers, len(left)),
             ledgers_left,
@@ -279,18 +242,18 @@ class Drain:
             bytes_left,
             self._all_copied_bytes,
             rate,
-            _seconds_left(left.values(), others.bytes, rate),
-            tuple(sorted(waiting)[:REPORTED_MAX]),
-            {str(id): str(each.error) for id, each in sorted(left.items())[:REPORTED_MAX] if each.error is not None},
+            _seconds_left(left, others.bytes, rate),
+            left.waiting(REPORTED_MAX),
+            left.blocked(REPORTED_MAX),
         )
 
     @property
     def _all_copied_bytes(self) -> int:
-        return self._copied_bytes + sum(each.copied_bytes for each in self._left.values())
+        return self._copied_bytes + self._left.copied_bytes
 
     def _own_report(self) -> ProcessReport:
         copied = self._all_copied_bytes
-        moved_bytes = self._moved_bytes + sum(min(each.copied_bytes, each.share.bytes) for each in self._left.values())
+        moved_bytes = self._moved_bytes + self._left.done_bytes
         return ProcessReport(self.moved, moved_bytes, self._rate.look(_now_s(), copied), wall_clock_ms())
 
     async def _move_all(self) -> None:
@@ -308,8 +271,7 @@ class Drain:
                 await asyncio.sleep(PAUSE_S if self._left else 0.0)
 
     async def _move_due(self) -> None:
-        now_s = _now_s()
-        due = [ledger_id for ledger_id, each in self._left.items() if each.due_s <= now_s]
+        due = self._left.due(_now_s())
         self._cluster.context.random.shuffle(due)
         waiting = iter(due)
 
@@ -338,30 +300,26 @@ class Drain:
                 error = self._cluster.unexpected.failure(error, f"the drain of ledger {ledger_id}", ledger_id)
             ended, metadata = Ended(Outcome.DEFERRED, error), None
         finally:
-            if left.run is not None:
-                self._copied_bytes += left.run.copied_bytes
-                left.run = None
+            self._copied_bytes += self._left.end(ledger_id)
             # The error must not replace a cancellation. The lock ends with the session.
             with contextlib.suppress(MetadataError):
                 await store.unlock(ledger_id)
         if ended.outcome is Outcome.GONE or (metadata is not None and not names(metadata, self._bookie)):
-            del self._left[ledger_id]
+            self._left.remove(ledger_id)
             if left.is_named:
                 self.moved += 1
                 self._moved_bytes += left.share.bytes
             elif ended.outcome is not Outcome.GONE:
                 self._others.found_moved(left.share.bytes)
             return
-        if metadata is not None:
-            share = share_of(metadata, {self._bookie})
-            self._moved_bytes += max(0, left.share.bytes - share.bytes)
-            left.share = share
-        left.error = ended.error
+        share = left.share if metadata is None else share_of(metadata, {self._bookie})
+        self._moved_bytes += max(0, left.share.bytes - share.bytes)
+        self._left.change(ledger_id, share, ended.error)
         if ended.error is not None:
             left.failures += 1
             left.due_s = _now_s() + min(2.0 ** (left.failures - 1), FAILED_PAUSE_MAX_S)
 
-    async def _moved(self, ledger_id: int, left: _Left, session: int) -> tuple[Ended, LedgerMetadata | None]:
+    async def _moved(self, ledger_id: int, left: DrainedLedger, session: int) -> tuple[Ended, LedgerMetadata | None]:
         """Return how the repair ended, and the metadata after it."""
         context = self._cluster.context
         candidates = await context.watcher.replacements()
@@ -381,17 +339,18 @@ class Drain:
             context.random,
             may_recover=self._may_recover(left, stored.metadata),
         )
-        left.run = RepairRun(context, core, registered, self._options.password, self._budget)
+        run = RepairRun(context, core, registered, self._options.password, self._budget)
+        self._left.begin(ledger_id, run)
         (effect,) = core.start()
         while not isinstance(effect, Ended):
             if self._cluster.tree.session_id != session:
                 return Ended(
                     Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
                 ), None
-            (effect,) = await left.run.perform(effect)
+            (effect,) = await run.perform(effect)
         return effect, core.metadata
 
-    def _may_recover(self, left: _Left, metadata: LedgerMetadata) -> bool:
+    def _may_recover(self, left: DrainedLedger, metadata: LedgerMetadata) -> bool:
         """Return whether an open ledger may be fenced: an operator allows it, and the grace period is over."""
         now_s = _now_s()
         if left.fragment != metadata.last_fragment:
@@ -400,13 +359,13 @@ class Drain:
 
     def _raise_failure(self) -> None:
         """Raise the error of one ledger if every remaining ledger has failed `FAILURES_MAX` times."""
-        if self._left and all(each.error is not None and each.failures >= FAILURES_MAX for each in self._left.values()):
-            raise next(each.error for each in self._left.values() if each.error is not None)
+        error = self._left.error_if_all_failed(FAILURES_MAX)
+        if error is not None:
+            raise error
 
-    async def _survey(self) -> dict[int, _Left]:
-        """Return the ledgers that name the bookie, ascending."""
-        found = {id: _Left(share_of(metadata, {self._bookie})) async for id, metadata in self._naming()}
-        return dict(sorted(found.items()))
+    async def _survey(self) -> LedgersLeft:
+        """Return the ledgers that name the bookie."""
+        return LedgersLeft({id: share_of(metadata, {self._bookie}) async for id, metadata in self._naming()})
 
     async def _naming(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
         """Yield the ledgers that name the bookie; `_unreadable` is the error of one that cannot be read."""
@@ -445,7 +404,7 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> AsyncIterator[Listed
                 yield ledger_id, metadata
 
 
-def _seconds_left(left: Collection[_Left], moved_bytes: int, rate: int) -> int | None:
+def _seconds_left(left: LedgersLeft, moved_bytes: int, rate: int) -> int | None:
     """Return how long it takes to copy what can be copied now; None: unknown.
 
     Args:
@@ -453,8 +412,8 @@ def _seconds_left(left: Collection[_Left], moved_bytes: int, rate: int) -> int |
     """
     if not left:
         return 0
-    movable = [each.bytes_left for each in left if each.is_movable]
-    return max(0, sum(movable) - moved_bytes) // rate if movable and rate else None
+    movable_bytes = left.movable_bytes_left
+    return None if movable_bytes is None or not rate else max(0, movable_bytes - moved_bytes) // rate
 
 
 def _now_s() -> float:

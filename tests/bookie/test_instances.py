@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -131,16 +132,36 @@ def test_bookies_end_when_their_supervisor_is_killed(host: Host) -> None:
             wait_until(lambda facts=facts: is_gone(facts["pid"]), "the bookies to be gone")
 
 
-def test_instance_that_cannot_start_ends_all_and_is_named(host: Host) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", host.port + 1))
-        taken.listen()
+def test_instance_whose_disk_is_gone_keeps_no_other_from_serving_and_serves_when_it_is_back(host: Host) -> None:
+    """All ended with it, and a service manager started them again and again, so that one disk cost a whole host."""
+    disk, gone = host.directory / "ledgers-2", host.directory / "gone"
+    with host.running(), Peer(host.port + 1) as peer:
+        assert peer.add(7, 0, [b"kept"]) == [Status.EOK]
+    disk.rename(gone)
+    with host.running() as (supervisor, instances):
+        assert [facts["instance"] for facts in instances] == [1]
+        with Peer(host.port) as peer:
+            assert peer.add(8, 0, [b"served"]) == [Status.EOK]
+        assert "instance 2 ended with exit code 1: it starts again in 1 s" in host.log_text()
+        if disk.exists():
+            shutil.rmtree(disk)
+        gone.rename(disk)
+        wait_until(lambda: "instance 2 serves" in host.log_text(), "the second instance to serve")
+        with Peer(host.port + 1) as peer:
+            assert peer.read(7, 0).body == stored(7, 0, b"kept")
+    assert supervisor.exit_code == 0
+
+
+def test_all_end_if_no_instance_can_start(host: Host) -> None:
+    with socket.socket() as first, socket.socket() as second:
+        for number, taken in enumerate((first, second)):
+            taken.bind(("127.0.0.1", host.port + number))
+            taken.listen()
         ended = host.ask("--instances", "2", "--json")
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert f"bookiePort={host.port + 1}" in ended.stderr
-    assert "instance 2 cannot start: all bookies stop" in ended.stderr
-    assert not listens(host.port)
+    assert "cannot start: all bookies stop" in ended.stderr
 
 
 SUPERVISE = """

@@ -100,6 +100,24 @@ def test_add_that_could_not_be_read_back_is_a_bad_request(peer: V3Peer, writes: 
     assert peer.read_entry(LEDGER, 0).status == StatusCode.ENOLEDGER
 
 
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_add_with_other_ids_than_its_entry_is_refused_also_if_a_short_one_comes_with_it(
+    peer: V3Peer, wrong: int
+) -> None:
+    """A short entry has no ids to compare, and the ids of the others were not compared either."""
+    bodies = [stored(LEDGER, entry_id, b"x") for entry_id in range(8)]
+    bodies[wrong], bodies[6] = stored(LEDGER + 1, wrong, b"x"), b"short"
+    adds = [
+        request(protocol.ADD_ENTRY, 50 + entry_id, ledgerId=LEDGER, entryId=entry_id, masterKey=KEY, body=body)
+        for entry_id, body in enumerate(bodies)
+    ]
+    peer.send(b"".join(map(v3.encode_message, adds)))
+    statuses = {response.header.txnId - 50: response.status for response in (peer.answer() for _ in adds)}
+    bad = {entry_id for entry_id, status in statuses.items() if status == StatusCode.EBADREQ}
+    assert bad == {wrong, 6}
+    assert peer.read_entry(LEDGER + 1, wrong).status == StatusCode.ENOLEDGER
+
+
 def test_add_whose_fields_are_in_another_order_is_accepted(peer: V3Peer) -> None:
     made = request(protocol.ADD_ENTRY, 7, ledgerId=LEDGER, entryId=0, masterKey=KEY, body=stored(LEDGER, 0, b"a"))
     head, add = made.header.SerializeToString(), made.addRequest.SerializeToString()

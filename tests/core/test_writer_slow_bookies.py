@@ -330,6 +330,61 @@ def test_bookie_that_lags_again_after_it_caught_up_has_its_whole_time_again():
     assert search.failed == ("b3",)
 
 
+def held_up_writer(behind, options=SLOW):
+    """A writer of forty entries whose second and third bookie answer one after the other, `behind` the first."""
+    writer = Writer((3, 3, 2), options=options)
+    for _ in range(4):
+        writer.add(10)
+    writer.reply(0, *range(behind))
+    for slot in (1, 2):
+        writer.reply(slot, 0)
+    return writer
+
+
+def ticks_with_answers(writer, seconds):
+    """Let the bookies that owe answers give one a second; return the searches for spares."""
+    found = []
+    for second in range(1, seconds + 1):
+        for slot in writer.core.slots.all:
+            if slot.owed:
+                writer.reply(slot.number, slot.oldest_owed, now_ns=second * SECOND_NS)
+        found += writer.take(writer.core.on_tick(second * SECOND_NS))
+    return [effect for effect in found if isinstance(effect, effects.FindBookies)]
+
+
+def test_slow_bookies_that_qa_needs_are_replaced_by_spare_ones():
+    """Two of three are slow: nothing is acknowledged without them, so they never lag behind the acknowledgements."""
+    writer = held_up_writer(40)
+    assert ticks_with_answers(writer, 8) == []
+    (search,) = writer.take(writer.core.on_tick(9 * SECOND_NS))
+    assert search.failed == ("b2", "b3")
+    writer.change_to("b4", "b5")
+    assert set(writer.core.slots.ensemble) == {"b1", "b4", "b5"}
+    writer.reply(1, *range(9, 40), now_ns=9 * SECOND_NS)
+    assert writer.acknowledged == 39
+
+
+def test_slow_bookies_that_qa_needs_stay_where_there_is_no_spare():
+    writer = held_up_writer(40)
+    assert len(ticks_with_answers(writer, 9)) == 1
+    assert writer.change_to() == []
+    assert (writer.core.slots.ensemble, writer.core.state) == (("b1", "b2", "b3"), WriterState.ACTIVE)
+    writer.reply(1, *range(9, 40), now_ns=9 * SECOND_NS)
+    assert writer.acknowledged == 39
+
+
+def test_bookies_of_which_none_is_far_ahead_stay_however_slow_they_are():
+    """The load or the network delays all of them: spares would not be faster, and would get everything once more."""
+    assert ticks_with_answers(held_up_writer(10), 9) == []
+
+
+def test_bookie_holds_up_from_half_of_what_may_be_in_flight_on():
+    options = replace(SLOW, slow_lag_entries=10**6, slow_lag_bytes=10**6)
+    for entries, size, is_slow in ((80, 10**6, False), (60, 10**6, True), (10**6, 80, False), (10**6, 60, True)):
+        writer = held_up_writer(40, replace(options, pending_entries_max=entries, pending_bytes_max=size))
+        assert bool(ticks_with_answers(writer, 9)) == is_slow
+
+
 def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_not_a_lag():
     options = replace(SLOW, slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_s=1.0)
     writer = Writer((3, 3, 2), options=options)

@@ -32,10 +32,10 @@ class Cluster:
         for bookie in bookies:
             await self.register(bookie)
 
-    async def register(self, bookie):
+    async def register(self, bookie, host="127.0.0.1"):
         self.sessions[bookie] = self.store.session()
         registry = BookieRegistry(self.sessions[bookie], MetadataUri.parse(URI))
-        await registry.register(bookie, BookieAddress("127.0.0.1", 1))
+        await registry.register(bookie, BookieAddress(host, 1))
 
     async def leave(self, bookie):
         await self.sessions.pop(bookie).close()
@@ -124,6 +124,39 @@ def test_bookie_whose_id_names_no_host_has_that_of_the_rack_map():
         assert (topology.host_of("one"), topology.host_of("b:1"), topology.rack_of("b:1")) == ("h1", "b", "/r")
 
     with_cluster(test, "one", "b:1")
+
+
+def test_copies_are_on_different_hosts_also_if_no_id_names_a_host():
+    """A host is a failure domain, whatever `bookieId` its bookies have: `--instances` with `bookieId=b{instance}`."""
+
+    async def test(cluster):
+        host_of = {f"{host}-{number}": host for host in ("north", "south", "west") for number in (1, 2, 3)}
+        for bookie, host in host_of.items():
+            await cluster.register(bookie, host)
+        async with Client(URI, tree=cluster.store.session()) as client:
+            for _ in range(20):
+                assert {host_of[bookie] for bookie in await ensemble_of(client, 3)} == {"north", "south", "west"}
+
+    with_cluster(test)
+
+
+def test_host_of_a_bookie_is_where_it_registered_last_also_when_it_is_lost():
+    async def test(cluster):
+        tree = cluster.store.session()
+        watcher = cluster.watcher(tree)
+        await cluster.register("one", "h1")
+        await cluster.register("two", "h2")
+        assert (await watcher.candidates(2)).topology.hosts == {"one": "h1", "two": "h2"}
+        await cluster.leave("one")
+        assert (await watcher.replacements()).topology.host_of("one") == "h1"
+        await cluster.register("one", "h3")
+        await asyncio.sleep(0)  # the watch tells in the loop's next turn
+        assert (await watcher.candidates(2)).topology.host_of("one") == "h3"
+        await tree.create("/ledgers/bookies", json.dumps({"group": {"one": {"hostname": "h4:1"}}}).encode())
+        await asyncio.sleep(0)
+        assert (await watcher.candidates(2)).topology.hosts == {"one": "h4", "two": "h2"}
+
+    with_cluster(test)
 
 
 def test_write_quorums_of_a_striped_ledger_span_two_racks_each():

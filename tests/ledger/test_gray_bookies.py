@@ -331,3 +331,35 @@ def test_reads_avoid_a_bookie_at_a_tenth_of_the_speed(entries: int, write_quorum
         assert not slow_ones()
 
     play_with_client(test, wire_protocol=protocol)
+
+
+SCANNED = 1000
+"""Entries of a ledger that is read from its beginning to its end. Together they have more bytes than a small answer."""
+
+
+async def scan_p95(client: Client, ledger_id: int, count: int) -> float:
+    """Return the p95 of reads of a whole ledger, each by a new reader, in seconds."""
+    loop = asyncio.get_running_loop()
+    took = []
+    for _ in range(count):
+        reader = await client.open(ledger_id)
+        began = loop.time()
+        assert sum([len(batch) async for batch in reader.batches()]) == SCANNED
+        took.append(loop.time() - began)
+    return sorted(took)[int(0.95 * count)]
+
+
+@pytest.mark.parametrize(("ensemble", "write_quorum", "protocol"), [(5, 3, "v2"), (3, 3, "v3")])
+def test_scans_avoid_a_bookie_at_a_tenth_of_the_speed(ensemble: int, write_quorum: int, protocol: str) -> None:
+    """Their answers have few of the entries of a span: a stripe of them, or those of some single reads."""
+
+    async def test(cluster: GrayCluster, client: Client) -> None:
+        writer = await client.create(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=2)
+        for _ in range(0, SCANNED, 100):
+            await writer.append_many([b"x" * 100] * 100)
+        await writer.close()
+        ordinary = await scan_p95(client, writer.ledger_id, 20)
+        cluster.frame_s = ordinary
+        assert await scan_p95(client, writer.ledger_id, 100) <= 2 * ordinary
+
+    play_with_client(test, ensemble - 3, wire_protocol=protocol)

@@ -24,11 +24,11 @@ from bookie_service.replication.drain import (
     DrainCancelled,
     DrainPreview,
     DrainProgress,
-    _Left,
     _seconds_left,
     preview_of,
     progress_of,
 )
+from bookie_service.replication.drain_ledgers import LedgersLeft
 from tests.ledger.in_process import URI
 from tests.replication.paused_workers import EMPTY, OPTIONS, play, register
 from tests.replication.test_drain_steps import drain_of
@@ -384,16 +384,21 @@ def test_drain_that_is_cancelled_when_all_is_moved_is_complete() -> None:
 # ---- what is left ----
 
 
-def left(size: int, *, is_growing: bool = False) -> _Left:
-    return _Left(CopyEstimate(1, 10, size, is_growing))
+WAITING = CopyEstimate(1, 10, 0, True)
+
+
+def left(*shares: int | CopyEstimate) -> LedgersLeft:
+    """Return ledgers of some sizes in bytes."""
+    each = [CopyEstimate(1, 10, share, False) if isinstance(share, int) else share for share in shares]
+    return LedgersLeft(dict(enumerate(each)))
 
 
 def test_time_left_is_that_of_what_can_be_copied_now() -> None:
-    assert _seconds_left([left(70), left(0, is_growing=True)], 0, 7) == 10
-    assert _seconds_left([left(0, is_growing=True)], 0, 7) is None, "only its writer can end this"
-    assert _seconds_left([left(70)], 140, 7) == 0, "others have moved more than is known to be left"
-    assert _seconds_left([left(70)], 0, 0) is None
-    assert _seconds_left([], 0, 0) == 0
+    assert _seconds_left(left(70, WAITING), 0, 7) == 10
+    assert _seconds_left(left(WAITING), 0, 7) is None, "only its writer can end this"
+    assert _seconds_left(left(70), 140, 7) == 0, "others have moved more than is known to be left"
+    assert _seconds_left(left(70), 0, 0) is None
+    assert _seconds_left(left(), 0, 0) == 0
 
 
 def test_truth_values_in_stored_progress_are_not_numbers() -> None:

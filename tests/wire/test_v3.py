@@ -158,25 +158,24 @@ def test_answers_of_adds_are_written_and_read_as_protobuf_does(seed):
     if seed % 2:
         txn_ids, ledgers, statuses = np.arange(100, 100 + count), np.full(count, 7), np.zeros(count, np.int64)
     buffer = v3.encode_add_responses(txn_ids, statuses, ledgers, entries)
-    for i, frame in enumerate(frames_of(buffer)):
-        expected = protocol.Response(
-            header=v3.header(protocol.ADD_ENTRY, int(txn_ids[i])),
-            status=int(statuses[i]),
-            addResponse=protocol.AddResponse(
-                status=int(statuses[i]), ledgerId=int(ledgers[i]), entryId=int(entries[i])
-            ),
-        )
-        assert frame == expected.SerializeToString()
+    expected = []
+    for txn_id, status, ledger_id, entry_id in zip(*(each.tolist() for each in (txn_ids, statuses, ledgers, entries))):
+        added = protocol.AddResponse(status=status, ledgerId=ledger_id, entryId=entry_id)
+        header = v3.header(protocol.ADD_ENTRY, txn_id)
+        expected.append(protocol.Response(header=header, status=status, addResponse=added).SerializeToString())
+    frames = frames_of(buffer)
+    assert sorted(frames) == sorted(expected)
+    sent = [protocol.Response.FromString(frame) for frame in frames]
     octets, table = table_of(buffer)
     row = 0
     while row < count:
         answers = v3.decode_add_responses(octets, table, row)
         assert answers is not None
         end = row + len(answers)
-        assert answers.txn_ids.tolist() == txn_ids[row:end].tolist()
-        assert answers.statuses.tolist() == statuses[row:end].tolist()
-        assert answers.ledger_ids.tolist() == ledgers[row:end].tolist()
-        assert answers.entry_ids.tolist() == entries[row:end].tolist()
+        assert answers.txn_ids.tolist() == [each.header.txnId for each in sent[row:end]]
+        assert answers.statuses.tolist() == [each.status for each in sent[row:end]]
+        assert answers.ledger_ids.tolist() == [each.addResponse.ledgerId for each in sent[row:end]]
+        assert answers.entry_ids.tolist() == [each.addResponse.entryId for each in sent[row:end]]
         row = end
 
 
