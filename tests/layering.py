@@ -195,6 +195,7 @@ PURE = (
     "bookie_service.replication.drain_sharing",
     "bookie_service.replication.lost_bookies",
     "bookie_service.replication.repair",
+    "bookie_service.replication.repair_targets",
 )
 """No clock, socket, thread, file or random source: those arrive as arguments. They import only one another."""
 

@@ -42,6 +42,7 @@ from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.repair import Ended, Outcome, RepairBookies, RepairCore
 from bookie_service.replication.repair_run import RepairRun
+from bookie_service.replication.repair_targets import RepairTargets
 
 LEDGERS_AT_ONCE = 64
 """How many metadata nodes are read together."""
@@ -124,6 +125,7 @@ class Drain:
         self._closes_open = closes_open
         self._plans = cluster.plans()
         self._budget = CopyBudget.of(self._options)
+        self._targets = RepairTargets(cluster.context.random)
         self._left = LedgersLeft({})
         """Ledgers that still name the bookie. Replaced by each survey."""
         self._is_surveyed = False
@@ -336,7 +338,7 @@ class Drain:
             stored.metadata,
             stored.version,
             RepairBookies(this, candidates.writable, registered, leaving=this, topology=candidates.topology),
-            context.random,
+            self._targets,
             may_recover=self._may_recover(left, stored.metadata),
         )
         run = RepairRun(context, core, registered, self._options.password, self._budget)

@@ -30,8 +30,9 @@ import numpy as np
 from bkspark.core.copies import settled_fragments
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
-from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
+from bkspark.core.placement import FLAT, Topology
 from bkspark.errors import BookKeeperError, NoSuchLedger, NotEnoughBookies
+from bookie_service.replication.repair_targets import RepairTargets
 
 TARGETS_TRIED_MAX = 3
 """How many bookies may fail to take copies before the ledger is deferred."""
@@ -153,7 +154,7 @@ class RepairCore:
         metadata: LedgerMetadata,
         version: int,
         bookies: RepairBookies,
-        random: RandomSource,
+        targets: RepairTargets,
         *,
         may_recover: bool = False,
     ) -> None:
@@ -165,7 +166,7 @@ class RepairCore:
         self.version = version
         """The version of `metadata`. They change together."""
         self._bookies = bookies
-        self._random = random
+        self._targets = targets
         self._may_recover = may_recover
         """Whether an open ledger may be recovered. Decided again after a conflict with our claim: if the last fragment
         has changed, the writer lives."""
@@ -344,7 +345,7 @@ class RepairCore:
             return []
         spare = self._bookies.writable - self._distrusted - self._refusing - self._bookies.leaving
         quorum = self.metadata.write_quorum
-        chosen = choose_replacements(fragment.bookies, lost, spare, quorum, self._random, self._bookies.topology)
+        chosen = self._targets.choose(fragment.bookies, lost, spare, quorum, self._bookies.topology)
         for slot in lost:
             if slot not in chosen:
                 self._shortage = NotEnoughBookies(

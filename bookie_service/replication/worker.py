@@ -41,6 +41,7 @@ from bookie_service.replication.repair import (
 )
 from bookie_service.replication.repair_log import RepairLog
 from bookie_service.replication.repair_run import RepairRun
+from bookie_service.replication.repair_targets import RepairTargets
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ class ReplicationWorker:
         self._options = options
         """The options in force. Replaced by `set_options`."""
         self._budget = CopyBudget.of(options)
+        self._targets = RepairTargets(cluster.context.random)
+        """Chooses who takes copies. It forgets what bookies received when no ledger is listed."""
         self._deferred: dict[int, _Deferred] = {}
         """Listed ledgers that are tried again later, by id; at most DEFERRED_MAX."""
         self._wake = asyncio.Event()
@@ -227,6 +230,8 @@ class ReplicationWorker:
             if only is None or ledger_id in only:
                 listed.append(ledger_id)
         self.listed = len(listed)
+        if not listed:
+            self._targets.forget()
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
         due = array.array("q", (id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s))
@@ -349,7 +354,7 @@ class ReplicationWorker:
             stored.metadata,
             stored.version,
             RepairBookies(frozenset(work.missing), candidates.writable, registered, topology=candidates.topology),
-            self._context.random,
+            self._targets,
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
         run = RepairRun(self._context, core, registered, self._options.password, self._budget)

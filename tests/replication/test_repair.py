@@ -26,6 +26,7 @@ from bookie_service.replication.repair import (
     RepairBookies,
     RepairCore,
 )
+from bookie_service.replication.repair_targets import RepairTargets
 
 ERROR = BookieUnavailable("it went away")
 
@@ -45,7 +46,7 @@ def core(metadata: LedgerMetadata, *, lost: str = "a", alive: str = "bcdef", **m
     facts = {"reported": lost, "writable": alive, "registered": alive, **of_bookies}
     topology = more.pop("topology", FLAT)
     bookies = RepairBookies(**{name: frozenset(ids) for name, ids in facts.items()}, topology=topology)
-    return RepairCore(7, metadata, 3, bookies, more.pop("random", Random(1)), **more)
+    return RepairCore(7, metadata, 3, bookies, RepairTargets(more.pop("random", Random(1))), **more)
 
 
 def only(todo: list[Effect]) -> Effect:
