@@ -79,7 +79,7 @@ class LeftOutBookies:
         return self._pending.bytes_between(reached, lac) >= limits.slow_lag_bytes
 
     def holds_up(self, slot: Slot, now_ns: int) -> bool:
-        """Return whether each answer of a bookie takes longer than it may, and another bookie is far ahead of it.
+        """Return whether a bookie's oldest answer is due for longer than it may take, and another one is far ahead.
 
         If Qa needs it, acknowledgements wait for it, so it does not lag behind them. If no bookie is far ahead, spares
         would not help: the network or the load delays all of them.

@@ -105,7 +105,10 @@ class UnwellBookies:
         return self._pipeline.release()
 
     def replace_lagging(self) -> list[effects.WriterEffect]:
-        """Look for spares to replace bookies that have lagged, or held up acknowledgements, for too long."""
+        """Look for spares to replace bookies that have lagged, or held up acknowledgements, for too long.
+
+        Acknowledgements go on meanwhile: these bookies answer, and the metadata store may not.
+        """
         if self._pipeline.state is not WriterState.ACTIVE:
             return []
         now_ns, lac = self._pipeline.now_ns, self._pipeline.lac
@@ -115,9 +118,13 @@ class UnwellBookies:
                 slot.lag_since_ns = None
             elif slot.lag_since_ns is None:
                 slot.lag_since_ns = now_ns
-            elif now_ns - slot.lag_since_ns > self._limits.slow_lag_ns:
-                slot.needs_replacement = True
-        return self._pipeline.begin_change() if self._slots.to_replace else []
+        begun_ns = now_ns - self._limits.slow_lag_ns
+        overdue = [slot for slot in self._slots.all if slot.lag_since_ns is not None and slot.lag_since_ns < begun_ns]
+        return self._pipeline.change.find(overdue, is_seeking=True) if overdue else []
+
+    def sought(self) -> list[Slot]:
+        """Return the slots whose bookies lag still, and for which a spare was sought."""
+        return [slot for slot in self._slots.all if slot.lag_since_ns is not None and slot.is_reported]
 
     def end_trials(self) -> list[effects.WriterEffect]:
         """Decide about the bookies on trial: those that pass, or are needed, get all pending entries; others may be

@@ -51,7 +51,7 @@ from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.pipeline import Pipeline, WriterStart, WriterState
 from bkspark.core.placement import FLAT, RandomSource, Topology
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.slots import Phase, consecutive
+from bkspark.core.slots import Phase, Slot, consecutive
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.core.unwell import UnwellBookies
 from bkspark.core.writer_options import WriterOptions
@@ -280,8 +280,10 @@ class WriterCore:
         """Choose replacements for the failed bookies and store them, or continue without them."""
         is_seeking = self.change.end_search()
         self._pipeline.left_out.note_registered(writable, self._pipeline.now_ns)
+        lagging: list[Slot] = []
         if is_seeking and self._pipeline.state is WriterState.ACTIVE:
-            for slot in self._pipeline.left_out.sought(self._pipeline.now_ns):
+            lagging = self._unwell.sought()
+            for slot in (*self._pipeline.left_out.sought(self._pipeline.now_ns), *lagging):
                 slot.needs_replacement = True
         elif self._pipeline.state is not WriterState.CHANGING:
             return []
@@ -289,6 +291,8 @@ class WriterCore:
             if self._pipeline.state is WriterState.CHANGING:
                 return self._pipeline.go_on_without(writable)
             self.change.give_up()
+            for slot in lagging:
+                slot.keep(self._pipeline.now_ns)
             return []
         self._pipeline.state = WriterState.CHANGING
         if not self.change.is_published:

@@ -31,7 +31,8 @@ class WriterOptions:
         slow_lag_entries, slow_lag_bytes: a bookie lags when it owes answers for this much that is acknowledged already,
             and in any case for half of `lag_entries_max` and `lag_bytes_max`.
         slow_lag_s: it is replaced when it has lagged at every tick for this time. A bookie that Qa needs is, too, if
-            each of its answers takes longer than `add_timeout_s` and another one is far ahead of it.
+            its oldest answer is due for longer than `add_timeout_s` at every tick, and another one is ahead of it by
+            this much, or half of what may be unacknowledged.
         hold_back_s_max: it is left out when it lags behind the acknowledgements by more than this.
         probe_pause_s_min, probe_pause_s_max: pauses before a bookie that is left out is probed; they double.
         trial_s: how long a bookie that came back is on trial.

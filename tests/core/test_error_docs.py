@@ -43,6 +43,6 @@ def test_error_says_what_it_means_and_what_to_do_and_keeps_its_facts(kind: type[
     ],
 )
 def test_every_place_that_raises_it_gives_these_facts(name: str, facts: set[str]) -> None:
-    """Issue 5 H: errors carry ledger, entry, bookie and Apache's code."""
+    """Errors carry ledger, entry, bookie and Apache's code."""
     assert facts_given()[name]
     assert all(facts <= given for given in facts_given()[name])

@@ -36,7 +36,7 @@ def by_definition(last_synced, size, write_quorum, ack_quorum):
 
 @pytest.mark.parametrize(("size", "write_quorum", "ack_quorum"), QUORUMS)
 def test_lac_is_the_longest_prefix_that_qa_bookies_of_each_write_set_have_synced(size, write_quorum, ack_quorum):
-    """Issue 5 D: LAC = max(ascending LastAddSynced[0 .. Qw - Qa]), generalised for E > Qw; all E <= 6."""
+    """LAC = max(ascending LastAddSynced[0 .. Qw - Qa]), generalised for E > Qw; all E <= 6."""
     source = random.Random(size * 100 + write_quorum * 10 + ack_quorum)
     states = list(itertools.product(range(-1, 3), repeat=size)) if size <= 4 else []
     states += [[source.randrange(-1, 20) for _ in range(size)] for _ in range(60)]

@@ -9,6 +9,7 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.pipeline import WriterState
 from bkspark.core.writer_options import WriterOptions
+from bkspark.errors import MetadataError
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
@@ -20,7 +21,7 @@ def overloaded(writer, slot, *ids, now_ns=0):
 
 
 def test_refused_load_is_tried_again_after_a_pause_and_fails_no_bookie():
-    """Issue 5 A: a writer never fails a healthy ledger because one bookie said TOOMANYREQUESTS."""
+    """A writer never fails a healthy ledger because one bookie said TOOMANYREQUESTS."""
     writer = Writer(options=REFUSING)
     writer.add(2)
     assert overloaded(writer, 2, 0, 1) == [effects.CallAfter(10_000_000)]
@@ -373,7 +374,20 @@ def test_slow_bookies_that_qa_needs_stay_where_there_is_no_spare():
     assert writer.acknowledged == 39
 
 
-def test_bookies_of_which_none_is_far_ahead_stay_however_slow_they_are():
+def test_search_for_spares_delays_no_acknowledgement_and_its_failure_ends_no_writer():
+    """The bookies answer, slowly, whether or not the metadata store does."""
+    writer = held_up_writer(40)
+    assert len(ticks_with_answers(writer, 9)) == 1
+    before = writer.acknowledged
+    writer.reply(1, before + 1, before + 2, now_ns=9 * SECOND_NS)
+    assert writer.acknowledged == before + 2
+    assert writer.take(writer.core.on_metadata_failed(MetadataError("the store is away"))) == []
+    assert writer.core.state is WriterState.ACTIVE
+    (search,) = writer.take(writer.core.on_tick(10 * SECOND_NS))
+    assert search.failed == (), "they were reported with the first search"
+
+
+def test_bookies_that_are_all_slow_stay_in_the_ensemble():
     """The load or the network delays all of them: spares would not be faster, and would get everything once more."""
     assert ticks_with_answers(held_up_writer(10), 9) == []
 
