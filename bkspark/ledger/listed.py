@@ -1,6 +1,7 @@
 """ListedEntries: which entries of a ledger its bookies have, by their own lists (GET_LIST_OF_ENTRIES_OF_LEDGER).
 
-A list costs one request for each bookie, however many entries are asked for. Apache's bookies send lists since 4.10.
+A list costs one request for each bookie, however many entries are asked for. Apache's bookies send lists since 4.10,
+but not with `DbLedgerStorage`, the storage of most Pulsar clusters: there the request is never answered.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ async def entry_list(pool: BookiePool, bookie: str, ledger_id: int, metadata: Le
     return runs if status in (v2.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER) else None
 
 
+LIST_S = 2.0
+"""How long a read waits for a list. It can do without, so it does not wait as long as for an entry."""
+
+
 class ListedEntries:
-    """The entries of one ledger that its bookies list. Each bookie is asked once, when it is first needed."""
+    """The entries of one ledger that its bookies list.
+
+    Each bookie is asked once, when it is first needed, unless it did not send a list in time before.
+    """
 
     def __init__(self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata) -> None:
         self._pool = pool
@@ -57,7 +65,16 @@ class ListedEntries:
         return end
 
     async def _list(self, bookie: str) -> EntryRuns | None:
+        if bookie in self._pool.without_lists:
+            return None
         if bookie not in self._lists:
-            asking = entry_list(self._pool, bookie, self._ledger_id, self._metadata)
-            self._lists[bookie] = asyncio.ensure_future(asking)
-        return await self._lists[bookie]
+            asking = asyncio.ensure_future(entry_list(self._pool, bookie, self._ledger_id, self._metadata))
+            # Its outcome may come when no read waits for it any more.
+            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._lists[bookie] = asking
+        # Not `wait_for`, which would cancel what another read waits for, too.
+        done, _ = await asyncio.wait({self._lists[bookie]}, timeout=LIST_S)
+        if not done:
+            self._pool.without_lists.add(bookie)
+            return None
+        return self._lists[bookie].result()

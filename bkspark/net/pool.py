@@ -106,6 +106,8 @@ class BookiePool:
         """Indexes of reserved connections, by ledger. Changed by `reserve_connection` and `release`."""
         self._failed_at: dict[str, float] = {}
         """When a bookie last could not be reached. A success removes it."""
+        self.without_lists: set[str] = set()
+        """Bookies that did not send a list of entries in time. Only grows."""
         self._local_reads: dict[str, LocalReads] = {}
         """Local reads of each bookie on this host."""
         self._is_closed = False
