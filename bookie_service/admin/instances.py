@@ -3,12 +3,13 @@
 The supervisor starts each bookie as a process of its own, with the keys that `settings.instances` derives. It serves no
 client itself. SIGTERM and SIGINT stop all of them in order, and the exit code is 1 if one of them ends with an error
 then; SIGHUP reaches each of them. A bookie that ends with an error is started again, after a pause that doubles each
-time. One that ends without an error was stopped by an operator, and stays stopped. When the supervisor dies, the kernel
-kills the bookies.
+time. One that has served and ends without an error was stopped by an operator, and stays stopped. When the supervisor
+dies, the kernel kills the bookies.
 
 The first start is over when each bookie serves or has failed. Then the supervisor prints a line, and reports READY to
 the service manager. A bookie that has failed, because its disk is gone for example, is started again like any other: it
-must not keep the other bookies of the host from serving. If none serves, or the configuration is wrong, all end.
+must not keep the other bookies of the host from serving. If none serves, or the configuration is wrong at the first
+start, all end.
 
 Placement treats the host as one failure domain: see `bkspark.core.placement`.
 """
@@ -143,7 +144,8 @@ class _Supervisor:
     def _note_failure(self, number: int, code: int) -> None:
         """Note that an instance ended before it served. Raises _CannotStart if all must end."""
         self._failed.add(number)
-        if code == _WRONG_CONFIGURATION or len(self._failed) == self._count:
+        is_wrong = code == _WRONG_CONFIGURATION and not self._has_begun.is_set()
+        if is_wrong or len(self._failed) == self._count:
             raise _CannotStart(number, code)
         self._note_begun()
 
