@@ -1,7 +1,7 @@
 """Chooses the bookies that take the copies of repairs, so that each gets about its share. Pure.
 
 Drawn at random, one of a hundred bookies gets two or three times its share of a few hundred copies, and the repair
-waits for its disk. So several choices are drawn, all as good for hosts and racks, and the one is taken whose bookies
+waits for its disk. So several choices are drawn, which all keep to hosts and racks, and the one is taken whose bookies
 have received the fewest copies from this process. Processes know nothing of each other. Five of them stay below twice
 the share of 500 copies on a hundred bookies; a process in each bookie makes only a few copies, so chance decides.
 """
@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from bkspark.core.placement import RandomSource, Topology, choose_replacements
 
 DRAWS = 4
-"""Choices that are compared. One takes 1 ms if there are 1,000 bookies in racks."""
+"""Choices that are compared. One takes 1 to 4 ms if there are a hundred bookies or more."""
 
 
 class RepairTargets:
@@ -23,7 +23,7 @@ class RepairTargets:
     def __init__(self, random: RandomSource) -> None:
         self._random = random
         self._received: Counter[str] = Counter()
-        """Copies by bookie since `forget`. Changed by `choose`."""
+        """Copies by bookie, halved with each pass. Changed by `choose` and `begin_pass`."""
 
     def choose(
         self,
@@ -39,9 +39,10 @@ class RepairTargets:
         self._received.update(chosen.values())
         return chosen
 
-    def forget(self) -> None:
-        """Count from zero: a repair is over. Otherwise a bookie that is new would get most copies of the next one."""
-        self._received.clear()
+    def begin_pass(self) -> None:
+        """Count earlier copies half: the list is read again. Otherwise a bookie that is new would get most copies until
+        it had as many as the others got in all the time before."""
+        self._received = Counter({bookie: count // 2 for bookie, count in self._received.items() if count > 1})
 
     def _load(self, draw: Mapping[int, str]) -> tuple[int, list[int]]:
         """Return the order of a choice: slots that stay empty first, then the copies of the fullest bookies."""

@@ -103,7 +103,7 @@ class ReplicationWorker:
         """The options in force. Replaced by `set_options`."""
         self._budget = CopyBudget.of(options)
         self._targets = RepairTargets(cluster.context.random)
-        """Chooses who takes copies. It forgets what bookies received when no ledger is listed."""
+        """Chooses who takes copies."""
         self._deferred: dict[int, _Deferred] = {}
         """Listed ledgers that are tried again later, by id; at most DEFERRED_MAX."""
         self._wake = asyncio.Event()
@@ -230,8 +230,7 @@ class ReplicationWorker:
             if only is None or ledger_id in only:
                 listed.append(ledger_id)
         self.listed = len(listed)
-        if not listed:
-            self._targets.forget()
+        self._targets.begin_pass()
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
         due = array.array("q", (id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s))

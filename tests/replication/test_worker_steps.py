@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,3 +138,21 @@ def test_a_worker_that_lost_its_lock_with_its_session_changes_nothing(tmp_path: 
         assert named == ((LOST,) if is_replaced else (SPARE,))
 
     play(tmp_path, test, tree=tree)
+
+
+def test_a_worker_spreads_its_copies_over_the_bookies_that_can_take_them(tmp_path: Path) -> None:
+    """Of ledgers without entries only the metadata change, so no bookie is needed."""
+    spares = [f"10.0.1.{number}:3181" for number in range(8)]
+
+    async def test(bench: Bench) -> None:
+        context = bench.cluster.context
+        context.random.seed(1)
+        for bookie in spares:
+            await context.registry.register(bookie, BookieAddress(bookie.partition(":")[0], 3181))
+        ledgers = [await bench.new(replace(CLOSED, last_entry=-1, length=0)) for _ in range(64)]
+        assert await bench.worker.repair_listed() == len(ledgers)
+        received = Counter([(await bench.metadata(each)).last_fragment.bookies[0] for each in ledgers])
+        assert set(received) == set(spares)
+        assert max(received.values()) <= 10
+
+    play(tmp_path, test)
