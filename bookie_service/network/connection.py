@@ -142,8 +142,10 @@ class Connection:
         """Whether the selector reports that bytes have come."""
         self.is_taking = True
         """False while too many replies wait for the peer. Changed by `send` and `_send_more`."""
-        self._has_sent_request = self._is_known = False
-        """Whether a request has come; and whether, moreover, the peer has proved what it must."""
+        self._frames = 0
+        """How many frames have come. Only grows."""
+        self._is_known = False
+        """Whether a request has come, and the peer has proved what it must."""
         self._takes_singles = False
         """Whether a receive buffer with one add may be served at once: the gate is open, and a frame has come."""
         self._received_ns = 0
@@ -381,8 +383,11 @@ class Connection:
             ProtocolError: earlier requests are unanswered, or the bytes are not the beginning of TLS.
         """
         assert self._tls is not None
-        self.send((answer,))
-        if self._bookie.owes(self) or self._send_buffer.size:
+        # Not asked for a peer's first frame: with a stalled disk thousands connect again, and much is unanswered.
+        is_owed = self._frames > 1 and self._bookie.owes(self)
+        if not is_owed:
+            self.send((answer,))
+        if is_owed or self._send_buffer.size:
             raise ProtocolError("it asks for TLS while earlier requests are unanswered")
         if not self.is_open:
             return
@@ -474,7 +479,7 @@ class Connection:
 
     def _open_gate(self) -> None:
         self._gate = None
-        self._is_known = self._has_sent_request
+        self._is_known = self._frames > 0
         self._deadlines.end_authentication()
         if self._authentication is not None:
             self._authentication.waiting.discard(self)
@@ -542,9 +547,10 @@ class Connection:
         buffer = self._receive_buffer
         table = scan_frames(buffer.octets.data, buffer.end, self._options.frame_bytes_max, self._scanned, frames_max)
         count = len(table.starts)
-        if count and not self._has_sent_request:
-            self._has_sent_request, self._is_known = True, self._gate is None
+        if count and not self._frames:
+            self._is_known = self._gate is None
             self._events.note_request(self)
+        self._frames += count
         if self._rights is not None:
             self._rights.begin_requests()
         self._scanned = table.consumed

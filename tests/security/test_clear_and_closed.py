@@ -85,13 +85,15 @@ def test_tls_does_not_begin_while_an_answer_is_due(tls: ListenerTls) -> None:
     served.turns_until(lambda: not connection.is_open, 20)
 
 
-def test_tls_does_not_begin_while_an_add_waits_for_its_sync(tls: ListenerTls) -> None:
+def test_tls_does_not_begin_while_an_add_waits_for_its_sync(tls: ListenerTls, caplog: pytest.LogCaptureFixture) -> None:
     served = ServedBookie(tls=tls)
     adding = served.connect()
     adding.received += add_frames(5, 0, [b"one"], 1) + START_TLS
     served.loop.turn()
     served.loop.turn()
     assert not served.connections[adding].is_open
+    assert not adding.sent, "the request for TLS has no answer either"
+    assert "it asks for TLS while earlier requests are unanswered" in caplog.text
 
 
 @pytest.mark.parametrize("is_too_long", [False, True])
