@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from bkspark.core.placement import Topology
 from bkspark.core.quarantine import Quarantine
-from bkspark.errors import MetadataFormat, NoSuchNode
+from bkspark.errors import MetadataError, MetadataFormat, NoSuchNode
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.racks import RackMap
 from bkspark.options import bounded, check
@@ -152,7 +153,9 @@ class BookieWatcher:
         changes = self._writable_changes
         writable = await self._registry.writable_ids()
         if not all(map(_names_host, writable)):
-            self._hosts |= await self._registry.hosts()
+            # A host only says which places are better, so a list that changes meanwhile must not end a look-up.
+            with contextlib.suppress(MetadataError):
+                self._hosts |= await self._registry.hosts()
         if changes == self._writable_changes:
             self._writable = writable
         return writable

@@ -43,10 +43,14 @@ def check_times(options: SourceOptions, snapshot: LogSnapshot, until_ms: int) ->
     )
 
 
+CLOCKS_DIFFER_MS = 10_000
+"""How far the clock of the program that named a time may be ahead of this one."""
+
+
 def check_has_begun(log: str, since_ms: int, now_ms: int) -> None:
-    """Raise ConfigurationError if a stream is to begin at a time in the future, of which a log has no entry: it would
-    return what enters the log before that time, too."""
-    if since_ms > now_ms:
+    """Raise ConfigurationError if a stream is to begin at a time in the future that no entry of a log has reached: it
+    would return what enters the log before that time, too."""
+    if since_ms > now_ms + CLOCKS_DIFFER_MS:
         raise ConfigurationError(
             f"option 'startingTimestamp' is {_shown(since_ms)}, which is in the future, and log {log} has no entry of "
             "that time: a stream would return earlier entries, too; use a time up to now, or startingOffsets=latest"

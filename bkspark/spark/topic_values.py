@@ -90,7 +90,7 @@ class TopicValues:
                 parts = np.array_split(np.arange(count), 2)
         structs = [pa.nulls(1, self.struct_type)]
         place, is_wrong = np.zeros(count, np.int64), np.ones(count, bool)
-        for part in parts:
+        for part in filter(len, parts):
             place[part] = np.arange(len(part)) + sum(map(len, structs))
             some = [each.take(pa.array(part)) for each in given]
             found, is_wrong[part] = self._decoded(decode, some, _of_part(on_malformed, part), checks)

@@ -210,8 +210,8 @@ class TopicView:
             f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
             f"{self.extents[0].ledger_id}"
         )
+        self._check_owner(option, wanted)
         if self._options.fail_on_data_loss:
-            self._check_owner(option, wanted)
             instead = "earliest" if option == "startingOffsets" else "latest"
             raise DataLoss(f"{gone}: use {instead}, or allow the loss (failOnDataLoss=false)")
         _log.warning("%s: what was before is lost", gone)

@@ -25,7 +25,7 @@ SECONDS = 300
 
 @pytest.mark.admission_control
 def test_stream_through_kills_copies_every_entry_once_and_in_order(spark, cluster, client, tmp_path):
-    """Issue 6: driver, Python worker, executor task, bookie, ZooKeeper connection."""
+    """Driver, Python worker, executor task, bookie, ZooKeeper connection."""
     with Campaign(cluster, client, tmp_path, f"kills-{tmp_path.name}", seed=11, epochs=(2, 3)) as campaign:
         campaign.start()
         for stage, victim in KILLS:

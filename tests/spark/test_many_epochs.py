@@ -9,7 +9,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_tiny_epochs_leave_a_ledger_for_each_worker_that_committed(cluster, client, tmp_path):
-    """Issue 6: 10,000 epochs of 100 rows must not leave 10,000 ledgers."""
+    """10,000 epochs of 100 rows must not leave 10,000 ledgers."""
     left = run_epochs(client, cluster.uri, f"many-{tmp_path.name}", epochs=50, rows=10, partitions=2, worker_epochs=30)
     assert left.is_equal
     assert (left.listed, left.items, left.made, left.pending) == (2, 2, 2, 2)

@@ -66,7 +66,7 @@ def changed(entry: bytes, **fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"num_chunks_from_msg": 5}, "2 of 5"),
+        ({"num_chunks_from_msg": 5}, "5 chunks and 3 bytes, and those of another chunk say 3"),
         ({"num_chunks_from_msg": 2}, "which cannot be"),
         ({"chunk_id": -1}, "which cannot be"),
         ({"uuid": ""}, "which cannot be"),

@@ -275,7 +275,7 @@ print(rows, re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 
 
 def test_worker_needs_no_more_memory_for_a_larger_partition(cluster, client, table, tmp_path):
-    """Issue 6: at most 300 MiB above its base. Here a partition of 400 MiB: one ledger, read over and over."""
+    """At most 300 MiB above its base. Here a partition of 400 MiB: one ledger, read over and over."""
     with client.log(table.log).open_for_writing() as log:
         log.append_many([bytes(100_000)] * 200)
     schema, options = StructType().add("value", "binary"), _options(cluster, table).for_batch_read()
