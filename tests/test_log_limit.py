@@ -1,4 +1,4 @@
-"""A flood of refusals makes few lines, and hides no line of another kind (issue 15, A.4)."""
+"""A flood of refusals makes few lines, and hides no line of another kind."""
 
 from __future__ import annotations
 

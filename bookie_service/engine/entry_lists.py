@@ -91,7 +91,7 @@ class EntryLists:
         return len(self._places)
 
     def clients(self) -> list[ListClient]:
-        """Return the connections of which a list is being built or waits."""
+        """Return the connections that wait for a list."""
         return [*self._waiting, *([] if self._present is None else [self._present.client])]
 
     def add(self, listing: Listing) -> bool:

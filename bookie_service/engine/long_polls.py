@@ -117,7 +117,7 @@ class LongPolls:
         return True
 
     def clients(self) -> Iterable[PollClient]:
-        """Return the connections of which a poll waits."""
+        """Return the connections that have a waiting poll."""
         return self._by_client.keys()
 
     def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:

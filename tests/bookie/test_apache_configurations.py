@@ -64,7 +64,7 @@ def test_value_that_apaches_bookies_start_with_is_taken_or_adjusted_with_one_lin
 
 
 def test_what_is_raised_is_what_this_bookie_needs() -> None:
-    """Issue 15, A.11: these two ended the start."""
+    """These two ended the start."""
     configuration = configure({"skipListSizeLimit": "4194304", "dbStorage_writeCacheMaxSizeMb": "4"})
     assert configuration.service.store.cache_half_bytes == 2 * configuration.service.connection.frame_bytes_max
     assert configuration.notes == (

@@ -1,4 +1,4 @@
-"""Which entry log an item goes to, how far logs grow, and when they are complete (issue 4, point 3)."""
+"""Which entry log an item goes to, how far logs grow, and when they are complete."""
 
 from __future__ import annotations
 

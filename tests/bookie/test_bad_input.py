@@ -1,5 +1,5 @@
 """What a peer, the metadata or a folder may hold that is not ours: refused, logged once with whose it is, and
-nothing else affected (issue 7, bad input)."""
+nothing else affected."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_log_without_a_map_is_scanned_for_what_the_index_points_to(tmp_path: Pat
 @pytest.mark.parametrize("directories", [1, 3])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_space_returns_after_deletes(tmp_path: Path, directories: int, sealed: bool) -> None:
-    """Issue 4: to within 5 % of the live bytes divided by the threshold."""
+    """To within 5 % of the live bytes divided by the threshold."""
     bench = Bench(tmp_path, directories=directories)
     for first in range(0, 100, 10):
         for ledger_id in range(10):
@@ -211,7 +211,7 @@ def test_space_returns_after_deletes(tmp_path: Path, directories: int, sealed: b
 
 @pytest.mark.parametrize("seed", range(3))
 def test_space_stays_within_the_bound_through_random_deletes(seed: int) -> None:
-    """Issue 4: after each pass within 5 % of the live bytes divided by the threshold, restarts in between included."""
+    """After each pass within 5 % of the live bytes divided by the threshold, restarts in between included."""
     random = Random(seed)
     bench = Bench(Path("/bookie"), SimulatedFiles(SimulatedDisk()))
     live: dict[int, list[int]] = {}

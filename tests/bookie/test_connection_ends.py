@@ -195,7 +195,7 @@ def idle_s(served: ServedBookie, connected: SimulatedSocket) -> float:
 
 
 def test_connection_that_waits_for_a_later_entry_is_not_idle() -> None:
-    """It may make room for another connection only when nothing is due (issue 15, A.4)."""
+    """It may make room for another connection only when nothing is due."""
     served = ServedBookie()
     connected = served.connect()
     connected.received += adds(5, 0, [b"x"])

@@ -1,4 +1,4 @@
-"""Which peers may connect, and which connections make room: one peer must not lock all others out (issue 15, A.4)."""
+"""Which peers may connect, and which connections make room: one peer must not lock all others out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Containment: an unexpected error in a request that changes nothing ends that request, or its connection, alone.
 
-Issue 15, A.1: an error in the answer to one request ended the bookie. Errors are
+An error in the answer to one request ended the bookie. Errors are
 planted below each kind of request of both protocols. Only an error of a change may end the process (scenario S28).
 """
 

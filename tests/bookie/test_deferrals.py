@@ -184,7 +184,7 @@ def numbers_in(files: Iterable[Path]) -> list[bytes]:
 
 
 def test_adds_that_bypass_the_journal_are_written_once_and_durable_after_a_force(tmp_path: Path) -> None:
-    """Issue 5 D: "adds go to the write cache and entry log only ... a bulk load writes each byte once per bookie"."""
+    """ "adds go to the write cache and entry log only ... a bulk load writes each byte once per bookie"."""
     payloads = [b"<%06d>" % i + bytes(200) for i in range(2000)]
     with Serving(service_options(tmp_path, checkpoint_interval_s=3600.0)) as serving:
         with V3Peer(serving.port) as peer:

@@ -1,4 +1,4 @@
-"""Fairness: under any flood of one connection, another one's request is answered within a few turns (issue 15, A.4).
+"""Fairness: under any flood of one connection, another one's request is answered within a few turns.
 
 Turns of the event loop are counted, not time: see `simulated_connections`. `python -m tests.floods` measures the same
 floods by the clock, on a real bookie.

@@ -61,7 +61,7 @@ def test_numbers_recorded_together_count_as_one_by_one() -> None:
         assert one.below(which, buckets) == together.below(which, buckets)
 
 
-def test_quantile_is_the_least_number_that_so_large_a_share_does_not_exceed() -> None:
+def test_quantile_is_the_least_number_that_this_share_does_not_exceed() -> None:
     histograms = Histograms()
     histograms.record_row(0, np.arange(1, 6), np.ones(5, np.int64))
     histograms.roll()
@@ -124,7 +124,7 @@ def test_adds_of_a_group_that_is_not_synced_are_durable_when_it_is_written() -> 
     assert journal.written_bytes == 100
 
 
-def test_batch_that_is_answered_after_a_later_group_than_its_own_has_no_stage_of_less_than_no_time() -> None:
+def test_no_stage_of_a_late_answer_is_negative() -> None:
     """Its group is not known any more: it was given to the journal after the last group had begun."""
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()

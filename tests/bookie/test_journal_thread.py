@@ -214,7 +214,7 @@ def test_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:
         assert state.threads == {"journal-0"}
 
 
-def test_several_journals_sync_is_patients_of_their_own(tmp_path: Path) -> None:
+def test_several_journals_sync_on_threads_of_their_own(tmp_path: Path) -> None:
     with running(tmp_path, inline=False) as state:
         state.wait_for(state.submit(b"x"))
         assert state.threads == {"journal-0"}

@@ -32,6 +32,7 @@ from bookie_service.storage.journal.journal_thread import (
 from bookie_service.storage.journal.replay import replay_journal
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.stepped import Loop
+from tests.polling import wait_until
 
 HOUR_NS = 3600 * 10**9
 
@@ -257,34 +258,28 @@ def test_journal_that_does_not_sync_its_groups_is_settled_each_time() -> None:
     assert (bench.turn(), bench.syncs) == ([("durable", 4)], 3)
 
 
-def test_adds_of_a_recovery_wait_for_each_other_but_not_once_another_add_came() -> None:
-    """Apache's client reads and adds again one entry after the other, and waits for the adds at the end alone."""
+def test_adds_of_a_recovery_share_a_sync_until_another_add_comes() -> None:
+    """Apache's client reads and adds again one entry after the other, and waits for the adds only at the end. Such
+    records are patient: they wait for others."""
     bench = Bench(FlushLimits(patience_ns=HOUR_NS, age_ns_max=HOUR_NS))
     bench.submit(is_patient=True)
     with running(bench.thread.run_group):
         for is_patient in (True, False):
-            while bench.thread.waiting:
-                """The thread has not taken what was submitted last."""
+            wait_until(lambda: not bench.thread.waiting, "the thread to take what was submitted last")
             bench.submit(is_patient=is_patient)
             bench.loop.turn()
     assert bench.turn() == [("durable", 3)]
     assert bench.syncs == 1
 
 
-@pytest.mark.parametrize("limits", [FlushLimits(age_ns_max=0), FlushLimits(patience_ns=0)])
-def test_patient_records_need_not_wait(limits: FlushLimits) -> None:
-    bench = Bench(limits)
-    bench.submit(is_patient=True)
-    assert bench.group() == [("durable", 1)]
-
-
 @contextmanager
 def running(function: Callable[[], object]) -> Iterator[None]:
     """Run a function on another thread; wait for its end."""
-    thread = threading.Thread(target=function)
+    thread = threading.Thread(target=function, daemon=True)
     thread.start()
     yield
-    thread.join()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_failure_reaches_every_mark_that_waits_and_every_later_one() -> None:
@@ -339,6 +334,8 @@ def test_group_is_flushed_at_exactly_its_limits(
     ("limits", "age_ns", "reason", "longest_ns"),
     [
         ({}, 1_999_999, None, 2_000_000),
+        ({"patience_ns": 0}, 0, FlushReason.IDLE, 0),
+        ({"age_ns_max": 0}, 0, FlushReason.AGE, 0),
         ({"patience_ns": 3}, 2, None, 3),
         ({"patience_ns": 3}, 3, FlushReason.IDLE, 3),
         ({"patience_ns": 9, "age_ns_max": 5}, 4, None, 5),

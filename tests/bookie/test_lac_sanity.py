@@ -1,4 +1,4 @@
-"""An add whose LAC no correct client sends is refused with EBADREQ, and leaves no trace (issue 15, A.2).
+"""An add whose LAC no correct client sends is refused with EBADREQ, and leaves no trace.
 
 A writer seals entry e with a LAC below e, and never below -1: of a durable or a relaxed ledger, with ids that the
 caller chooses, and in a recovery. Only Apache's re-replication sends another one, with the recovery flag: its copies

@@ -34,7 +34,7 @@ def _swallowing(old: Any) -> Any:
 
 @pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.long(reason="another seed of the same search"))])
 def test_no_live_ledger_is_dropped_whatever_the_metadata_store_reports(seed: int) -> None:
-    """B8; issue 4, point 7."""
+    """B8."""
     counts = asyncio.run(collect_against(seed, 250))
     assert all(counts[mode] > 2 for mode in MODES)
     assert counts["dropped"] > 20, "deleted ledgers are dropped as soon as the store tells the truth"

@@ -8,6 +8,7 @@ import pytest
 
 from bkspark.errors import BookKeeperError, TooManyRequests
 from bookie_service.operation.long_operations import REMEMBERED_MAX, UNFINISHED_MAX, LongOperation, LongOperations, Work
+from tests.polling import until
 
 
 async def nothing(operation: LongOperation) -> dict[str, object]:
@@ -93,8 +94,7 @@ def test_finished_operation_has_its_outcome_and_its_times(work: Work, state: str
     async def test() -> None:
         operations = LongOperations()
         operation = operations.begin("drain", "b:1", "a test", "repair", work)
-        while not operation.is_finished:
-            await asyncio.sleep(0)
+        await until(lambda: operation.is_finished, "the operation to end")
         found = operation.as_json()
         assert (found["state"], found["error"]) == (state, error)
         assert 0 < operation.began_ms <= operation.ended_ms
@@ -109,8 +109,7 @@ def test_operations_of_another_lane_do_not_wait_and_the_next_one_of_a_lane_follo
         drain = operations.begin("drain", "b:1", "a test", "repair", for_ever)
         collect = operations.begin("collect", "b:1", "a test", "collection", failing)
         again = operations.begin("collect", "b:1", "a test", "collection", nothing)
-        while not again.is_finished:
-            await asyncio.sleep(0)
+        await until(lambda: again.is_finished, "the operation to end")
         assert [each.state for each in (drain, collect, again)] == ["running", "failed", "done"]
         await operations.close()
 

@@ -1,4 +1,4 @@
-"""What peers can make a bookie hold, over real sockets (issue: "Admission ... never growth")."""
+"""What peers can make a bookie hold, over real sockets: admission, never growth."""
 
 from __future__ import annotations
 

@@ -64,9 +64,11 @@ def run(started: Callable[[], Started], test: Callable[[Started], Awaitable[None
 
     async def call() -> None:
         bookie = started()
-        await test(bookie)
-        if bookie.operator.phase == "serving":
-            await bookie.service.stop(30.0)
+        try:
+            await test(bookie)
+        finally:
+            if bookie.operator.phase == "serving":
+                await bookie.service.stop(30.0)
 
     asyncio.run(call())
 
@@ -254,7 +256,7 @@ def test_plan_that_changes_is_audited_and_its_progress_is_not(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before it serves", "while it serves"])
-def test_bookie_restarts_once_for_each_word_of_a_plan(
+def test_bookie_restarts_once_for_each_restart_that_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
     """The next process has the word, and does not restart for it again."""

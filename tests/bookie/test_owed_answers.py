@@ -1,4 +1,4 @@
-"""Which connections are owed an answer: they are not idle, however long a disk takes (issue: harden the edges, A.4)."""
+"""Which connections are owed an answer: they are not idle, however long a disk takes."""
 
 from __future__ import annotations
 

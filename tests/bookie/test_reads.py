@@ -1,4 +1,4 @@
-"""Reads that need the disk (issue: the event loop never waits for it), and their limits."""
+"""Reads that need the disk, for which the event loop never waits, and their limits."""
 
 from __future__ import annotations
 

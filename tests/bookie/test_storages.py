@@ -1,4 +1,4 @@
-"""Apache's ledger storages: what each promises beyond what all promise (issue 4, point 2)."""
+"""Apache's ledger storages: what each promises beyond what all promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns on a virtual clock: no connection does more than its share before others come (issue 15, A.4)."""
+"""Turns on a virtual clock: no connection does more than its share before others come."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ run."""
 
 @pytest.mark.long(reason="each run of .ci/run does this for three minutes")
 def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partitions(tmp_path: Path) -> None:
-    """Issue 5, proof 7."""
     seed = int(os.environ.get("BKSPARK_SEED") or 5)
     report = run_campaign(tmp_path, seed, float(os.environ.get("BKSPARK_BUDGET") or BUDGET_S))
     assert report.violations == []

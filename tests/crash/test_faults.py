@@ -148,7 +148,7 @@ def twin_with_garbage(storage_class: StorageClass) -> BookieTwin:
 def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some(
     storage_class: StorageClass, fails_at: int
 ) -> None:
-    """Issue 4: ENOSPC at any moment loses nothing; here it does not even end the process."""
+    """ENOSPC at any moment loses nothing; here it does not even end the process."""
     twin = twin_with_garbage(storage_class)
     place = "positions" if storage_class is StorageClass.DB else ".idx"
     calls = 0

@@ -24,7 +24,7 @@ ATHERIS = engine.atheris_or_none()
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_kept_inputs_and_changes_of_them_are_taken_or_refused_as_the_target_says(name: str) -> None:
-    """Issue 15 B.3. `python -m tests.fuzzing` runs millions."""
+    """`python -m tests.fuzzing` runs millions."""
     target, luck = TARGETS[name], random.Random(name)
     seeds = list(target.seeds())
     kept = [*seeds, *corpus_of(name)]

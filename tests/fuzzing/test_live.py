@@ -40,7 +40,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untype
 
 @pytest.mark.parametrize("state", STATES)
 def test_bookie_looks_at_hostile_frames_in_every_state_and_serves_on(serving: Serving, state: str) -> None:
-    """Issue 15 B.3; `python -m tests.fuzzing.live` sends a million in each state."""
+    """`python -m tests.fuzzing.live` sends a million in each state."""
     count = attack(serving.port, state, FRAMES, seed=len(state))
     assert count.looked_at >= FRAMES
     with serving.connect() as peer:
@@ -49,7 +49,7 @@ def test_bookie_looks_at_hostile_frames_in_every_state_and_serves_on(serving: Se
 
 
 def test_client_takes_hostile_replies_as_errors_or_finds_what_was_written() -> None:
-    """Issue 15 B.3; `python -m tests.fuzzing.replies` makes 200,000 for each storage."""
+    """`python -m tests.fuzzing.replies` makes 200,000 for each storage."""
     result = run_storage("sorted", argparse.Namespace(replies=400, seconds=60.0, seed=3, calls=16))
     assert result.replies >= 400
     assert [line for line in result.wrong if "turns above" not in line] == []

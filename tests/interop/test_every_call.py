@@ -72,7 +72,7 @@ def ours_among_apaches(
 def test_item_5_ledgers_of_both_kinds_of_bookies_are_recovered_by_either_client(
     java_on_apache: JavaClient, apache_bookies: ApacheCluster, ours_among_apaches: BookieProcess
 ) -> None:
-    """Issue 7, C: mixed clusters. Every write set of E4W2A2 but one has Apache's bookies only."""
+    """Mixed clusters. Every write set of E4W2A2 but one has Apache's bookies only."""
     for protocol in ("v2", "v3"):
         with (
             java_on_apache.speaking(protocol) as java,

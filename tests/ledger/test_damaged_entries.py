@@ -1,4 +1,4 @@
-"""Entries that one bookie holds damaged are reported, and read from another one (issue 5, bad input)."""
+"""Entries that one bookie holds damaged are reported, and read from another one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A bookie that neither works nor fails, with Qa 2 of 3 and no spare: what it costs the writer. In virtual time.
 
-Issue 15, A.8: the writer keeps 0.9 of its rate, and once the bookie is left out the p99 of its adds stays
+The writer keeps 0.9 of its rate, and once the bookie is left out the p99 of its adds stays
 within twice the ordinary one. `python -m tests.chaos.gray` measures the same with real processes.
 """
 
@@ -308,7 +308,7 @@ async def read_p99(reader: LedgerReader, sticky: str, count: int, entries: int) 
     ("entries", "write_quorum", "protocol"), [(1, 3, "v2"), (20, 3, "v3"), (1, 2, "v3"), (20, 2, "v2")]
 )
 def test_reads_avoid_a_bookie_at_a_tenth_of_the_speed(entries: int, write_quorum: int, protocol: str) -> None:
-    """Issue 17, 6: the p99 of reads stays within twice the ordinary one, though readers prefer the slow bookie."""
+    """The p99 of reads stays within twice the ordinary one, though readers prefer the slow bookie."""
 
     async def test(cluster: GrayCluster, client: Client) -> None:
         writer = await client.create(ensemble=3, write_quorum=write_quorum, ack_quorum=2)

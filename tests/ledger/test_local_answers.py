@@ -42,6 +42,7 @@ def answering(answer: Answer) -> Iterator[LocalBookie]:
         listening.listen()
 
         def serve() -> None:
+            listening.settimeout(60)
             accepted, _ = listening.accept()
             with accepted:
                 while message := accepted.recv(REQUEST_BYTES_MAX):
@@ -52,7 +53,7 @@ def answering(answer: Answer) -> Iterator[LocalBookie]:
                     with path.open("rb") as file:
                         socket.send_fds(accepted, [reply], [file.fileno()])
 
-        serving = threading.Thread(target=serve)
+        serving = threading.Thread(target=serve, daemon=True)
         serving.start()
         bookie = LocalBookie("a", ("127.0.0.1", port), 60.0)
         try:
@@ -63,7 +64,8 @@ def answering(answer: Answer) -> Iterator[LocalBookie]:
                 assert not serving.is_alive()
         finally:
             bookie.close()
-            serving.join()
+            serving.join(60)
+            assert not serving.is_alive()
 
 
 class EntryLog:
@@ -203,7 +205,7 @@ def test_damage_in_a_large_entry_ends_what_is_given_also_in_a_later_batch(
 
 
 @pytest.mark.parametrize("cut", [0, 1, 300_000])
-def test_rest_of_a_read_that_is_half_in_memory_comes_from_the_disk(tmp_path: Path, cut: int) -> None:
+def test_read_of_a_file_that_may_be_half_in_memory_has_all_of_it(tmp_path: Path, cut: int) -> None:
     """Where the file system can tell; elsewhere all of it is read at once."""
     octets = random.Random(cut).randbytes(4 << 20)
     path = tmp_path / "1.log"

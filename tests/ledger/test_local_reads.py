@@ -1,4 +1,4 @@
-"""Scans of bookies on this host read their entry logs; whatever is odd there, the network decides (issue 6, speed)."""
+"""Scans of bookies on this host read their entry logs; whatever is odd there, the network decides."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_entries_in_the_write_cache_are_asked_for(tmp_path, spy):
 
 
 def test_an_error_in_a_local_read_ends_its_connection_and_the_entries_are_asked_for(tmp_path, caplog, monkeypatch):
-    """Issue 15, A.1: a read changes nothing, so an error in one leaves the bookie as it was."""
+    """A read changes nothing, so an error in one leaves the bookie as it was."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("planted")

@@ -1,4 +1,4 @@
-"""A thousand writers in one process, and calls that are cancelled at any moment (issue 5 H)."""
+"""A thousand writers in one process, and calls that are cancelled at any moment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_thousand_open_writers_share_threads_and_connections(tmp_path):
 
 
 def test_single_append_goes_out_at_once_and_calls_made_meanwhile_travel_together(tmp_path):
-    """What waits for company that does not come costs latency (issue 4: one add in flight)."""
+    """What waits for company that does not come costs latency."""
 
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

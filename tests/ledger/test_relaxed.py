@@ -1,4 +1,4 @@
-"""Ledgers with relaxed durability, written to real bookie services (issue 5 D, docs/relaxed-durability.md)."""
+"""Ledgers with relaxed durability, written to real bookie services (docs/relaxed-durability.md)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_striped_ledger_is_written_where_that_is_asked_for(tmp_path, ledger_type
 
 
 def test_lost_bookie_is_left_out_and_not_replaced(tmp_path):
-    """Issue 5 D: "As in the proposal, ensemble change is off for VD ledgers"."""
+    """ "As in the proposal, ensemble change is off for VD ledgers"."""
 
     async def test(cluster):
         client = cluster.client()
@@ -161,7 +161,7 @@ def test_writer_ends_when_too_few_bookies_are_left(tmp_path):
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)])
 def test_new_bookie_gets_all_that_is_not_synced_where_replacement_is_asked_for(tmp_path, quorums):
-    """Issue 5 D: "ensemble change for VD ledgers by keeping what is unsynced in the client until synced"."""
+    """ "ensemble change for VD ledgers by keeping what is unsynced in the client until synced"."""
 
     async def test(cluster):
         client = cluster.client()
@@ -190,7 +190,7 @@ def test_new_bookie_gets_all_that_is_not_synced_where_replacement_is_asked_for(t
 
 
 def test_callers_wait_while_as_much_as_is_allowed_is_kept_unsynced(tmp_path):
-    """Issue 5 D: "bounded: named limit, back-pressure": no caller syncs, and yet everything is taken in the end."""
+    """ "bounded: named limit, back-pressure": no caller syncs, and yet everything is taken in the end."""
 
     async def test(cluster):
         relaxed = RelaxedDurability(changes_ensemble=True, unsynced_bytes_max=200_000, force_interval_s=0.0)

@@ -1,6 +1,6 @@
 """Ten minutes with a bookie at a tenth of the speed, E3/Qw3/Qa2, the client's default limits. In virtual time.
 
-Issue 17, 6: adds keep 0.9 of the normal rate until the bookie's backlog reaches its bound; then it is left out, or
+Adds keep 0.9 of the normal rate until the bookie's backlog reaches its bound; then it is left out, or
 replaced where there is a spare. That reads avoid it is shown in `test_gray_bookies`.
 """
 

@@ -23,7 +23,7 @@ from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 
 @pytest.mark.parametrize("ledgers", [0, 30, 2_500])
 def test_opening_for_writing_takes_few_metadata_operations_however_long_the_log_is(tmp_path, ledgers):
-    """Issue 5: at most 20. The longest has a full page of ledgers, and more after it."""
+    """At most 20. The longest has a full page of ledgers, and more after it."""
 
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")

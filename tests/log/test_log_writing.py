@@ -317,7 +317,7 @@ def test_wrong_arguments_are_refused_before_anything_is_made(tmp_path, options, 
 
 
 def test_a_writer_rolls_on_request_and_when_its_ledger_is_old(tmp_path):
-    """issue: "rolling by size, time or call adds the new before it closes the old"."""
+    """Rolling by size, time or call adds the new ledger before it closes the old one."""
 
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")

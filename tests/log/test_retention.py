@@ -181,7 +181,7 @@ async def test_a_commit_removes_what_has_expired(cluster, clock, log, ledgers) -
 
 
 @with_log
-async def test_ledgerswithout_times_stay_until_the_first_known_time_is_old(cluster, clock, log, ledgers) -> None:
+async def test_ledgers_without_times_stay_until_the_first_known_time_is_old(cluster, clock, log, ledgers) -> None:
     heads = (await log.store()).heads
     await heads.change("clicks", without_times)
     await log.set_retention(age_s=86_400)

@@ -142,7 +142,7 @@ def test_sample_is_decided_by_the_seed_and_a_larger_one_begins_with_it() -> None
 
 
 def test_every_listed_mutant_is_still_one() -> None:
-    """Issue 15 B.2: an entry whose code has changed says nothing any more; remove it."""
+    """An entry whose code has changed says nothing any more; remove it."""
     entries = read_list()
     modules = {entry.key[0] for entry in entries}
     assert not {module for module in modules if not (ROOT / module).exists()}

@@ -61,7 +61,8 @@ def test_adds_that_wait_for_a_slow_bookie_are_not_copied_and_arrive_in_order() -
             assert channel.unsent_bytes > PIECES * PIECE_BYTES / 2, "the kernel took nearly everything"
             assert copied_bytes < COPIED_BYTES_MAX
             may_read.set()
-            assert await received == b"".join(sent)
+            async with asyncio.timeout(60):
+                assert await received == b"".join(sent)
             assert channel.unsent_bytes == 0
 
     asyncio.run(test())

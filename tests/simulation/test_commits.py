@@ -23,7 +23,7 @@ HUNTED_SCHEDULES = 12_000
 @pytest.mark.long_except("0", reason="a part has twice the schedules that notice all but one planted defect")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_readers_see_every_epoch_once_and_whole(part: int) -> None:
-    """Issue 6, E and its proof: more schedules by `python -m tests.simulation.commits`."""
+    """More schedules by `python -m tests.simulation.commits`."""
     count = SCHEDULES // _PARTS
     tally, failed = run_seeds(1 + part * count, count)
     assert {outcome.seed: outcome.violations for outcome in failed} == {}

@@ -49,7 +49,7 @@ def test_same_seed_is_the_same_schedule() -> None:
 
 
 def test_ledger_whose_every_bookie_refuses_load_for_a_while_takes_every_entry() -> None:
-    """Issue 5 A: TOOMANYREQUESTS fails no healthy ledger."""
+    """TOOMANYREQUESTS fails no healthy ledger."""
     cluster = Cluster(Random(2), 3)
     loop = VirtualLoop(cluster.connect)
     assert loop.run_until_complete(_write_under_load(cluster)) == 299
