@@ -141,7 +141,7 @@ def test_a_worker_that_lost_its_lock_with_its_session_changes_nothing(tmp_path: 
 
 
 def test_a_worker_spreads_its_copies_over_the_bookies_that_can_take_them(tmp_path: Path) -> None:
-    """Of ledgers without entries only the metadata change, so no bookie is needed."""
+    """No bookie is needed: the ledgers have no entries, so only their metadata change."""
     spares = [f"10.0.1.{number}:3181" for number in range(8)]
 
     async def test(bench: Bench) -> None:

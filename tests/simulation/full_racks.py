@@ -7,8 +7,8 @@ A1, A2, A5, M2 and C1 there:
     R2  repair copies what was lost once, and takes as long as all workers need for these bytes at their rate
     R3  no bookie receives more than twice its share of the copies
 
-R3 is about many copies. Each goes to a bookie at random, so that of few copies one bookie may well receive twice its
-share; below `COPIES_MIN` copies a bookie the limit is five standard deviations above the share.
+R3 is about many copies. Five processes spread theirs, each by itself, so that of few copies one bookie may well receive
+twice its share; below `COPIES_MIN` copies a bookie the limit is five standard deviations above the share.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RATE = 500
 ENTRIES, ENTRY_BYTES = 4, 500
 OVERHEAD_S = 10.0
 """What a repair takes in addition to its bytes: until losses are noticed, audits, metadata, the first and last pass."""
-COPIES_MIN = 25
+COPIES_MIN = 5
 FRAME_SHARE = 0.25
 """What frames an entry that is copied, at most, beside its bytes; digest, master key, head."""
 LEDGERS_AT_ONCE = 20
