@@ -124,19 +124,19 @@ def test_copies_are_given_up_when_there_is_no_space_for_the_index_and_made_again
 
 
 def test_copies_share_one_limit() -> None:
-    pace = CompactionPace(lambda: PaceLimit(1000, counts_bytes=True), threading.Event())
-    assert pace.pause_s(1, 5000) > 4
-    assert pace.pause_s(1, 5000) > 9, "what all of them did counts"
+    pace = CompactionPace(lambda: PaceLimit(1000, counts_bytes=True), threading.Event(), lambda: 100.0)
+    assert pace.pause_s(1, 5000) == 5
+    assert pace.pause_s(1, 5000) == 10, "what all of them did counts"
 
 
 def test_changed_limit_counts_from_now_on() -> None:
     limits = [PaceLimit(1000, counts_bytes=False)]
-    pace = CompactionPace(lambda: limits[0], threading.Event())
-    assert pace.pause_s(10_000, 0) > 9
+    pace = CompactionPace(lambda: limits[0], threading.Event(), lambda: 100.0)
+    assert pace.pause_s(10_000, 0) == 10
     limits[0] = PaceLimit(0, counts_bytes=False)
     assert pace.pause_s(10_000, 0) == 0
     limits[0] = PaceLimit(1000, counts_bytes=False)
-    assert pace.pause_s(1000, 0) <= 1
+    assert pace.pause_s(1000, 0) == 1
 
 
 def test_time_before_a_change_of_the_limit_earns_no_entries() -> None:

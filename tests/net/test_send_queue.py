@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from bkspark.errors import BookieUnavailable
 from bkspark.net.channel import BookieChannel
+from tests.polling import until
 
 MIB = 1024 * 1024
 PIECE_BYTES = 512 * 1024
@@ -78,10 +80,15 @@ def test_connection_that_ends_lets_go_of_what_it_has_not_sent() -> None:
 
         server, channel = await connected(silent)
         async with server:
-            for piece in pieces():
+            sent = pieces()
+            memory = weakref.ref(sent[0].obj)
+            for piece in sent:
                 channel.send_adds(piece)
+            del sent, piece
             channel.close()
             assert channel.unsent_bytes == 0
+            # The transport drops its part in the next turn of the event loop.
+            await until(lambda: memory() is None, "the memory to be free", 10)
             with pytest.raises(BookieUnavailable):
                 channel.send_adds(b"more")
             ended.set()
