@@ -10,8 +10,8 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 
-def differs(module: FileDescriptor, source: str, folder: Path) -> bool:
-    """Return whether protoc makes another module of `source`, a path in the repository. `folder` gets a file."""
+def check_generated(module: FileDescriptor, source: str, folder: Path) -> None:
+    """Assert that protoc makes this module of `source`, a path in the repository, in a file of `folder`."""
     out = folder / "descriptor"
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={out}", source]
     subprocess.run(command, check=True)
@@ -21,7 +21,7 @@ def differs(module: FileDescriptor, source: str, folder: Path) -> bool:
     for message in compiled.message_type:
         _strip_json_names(message)
     compiled.name = checked_in.name
-    return checked_in != compiled
+    assert checked_in == compiled
 
 
 def _strip_json_names(message: DescriptorProto) -> None:

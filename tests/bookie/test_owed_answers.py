@@ -15,10 +15,10 @@ from bkspark.wire.status import Status
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.storage.journal.journal_thread import INLINE_BYTES_MAX
 from tests.bookie.cold_files import ColdFiles
+from tests.bookie.deferred_adds import BYPASSING
 from tests.bookie.serving import KEY, Serving, adds, service_options, stored
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
 from tests.bookie.stalling_files import StallingFiles
-from tests.bookie.test_deferrals import BYPASSING
 from tests.bookie.v3_peer import RECOVERY, add_frames, request
 from tests.crash.twins import lac_packet
 from tests.polling import wait_until

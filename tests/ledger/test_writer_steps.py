@@ -17,7 +17,7 @@ from bkspark.ledger.tail import TailWatch
 from bkspark.ledger.writer_run import STORE_AWAY_S, TICK_S
 from bkspark.net.pool import NetOptions
 from tests.crash.images import Loss
-from tests.ledger.after_calls import ticks
+from tests.ledger.after_calls import ticks, timers
 from tests.ledger.closing_clients import World, does_nothing, play
 from tests.ledger.holders import PATIENT, Holder, with_bookies
 from tests.ledger.hostile import HostileBookie
@@ -27,11 +27,6 @@ from tests.simulation.full_links import TO_BOOKIE
 
 LONG_S = 600.0
 """A time that only a test that fails waits for: it is virtual."""
-
-
-def timers(function: str) -> list[asyncio.TimerHandle]:
-    scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return [timer for timer in scheduled if not timer.cancelled() and function in str(timer)]
 
 
 def test_callers_that_wait_for_room_go_on_when_bookies_answer() -> None:

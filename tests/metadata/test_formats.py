@@ -15,7 +15,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.wire.digest import DigestType
 from bookie_service.replication.repair import swapped
-from tests.generated_modules import differs
+from tests.generated_modules import check_generated
 
 OPEN = LedgerMetadata(
     3, 2, 2, (Fragment(0, ("b:1", "b:2", "b:3")), Fragment(7, ("b:1", "b:4", "b:3"))), password=b"\x00secret\xff"
@@ -334,7 +334,7 @@ def test_case_of_a_scheme_does_not_matter_as_in_apaches_programs(text: str) -> N
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path):
-    assert not differs(dataformats_pb2.DESCRIPTOR, "bkspark/metadata/dataformats.proto", tmp_path)
+    check_generated(dataformats_pb2.DESCRIPTOR, "bkspark/metadata/dataformats.proto", tmp_path)
 
 
 COOKIE = Cookie("h:1", ("/j",), ("/l1", "/l2"), "5f0e")

@@ -13,12 +13,12 @@ from bkspark.pulsar import metadata
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.metadata import EntryPosition, SchemaVersion
 from bkspark.pulsar.names import TopicName, decoded, encoded
-from tests.generated_modules import differs
+from tests.generated_modules import check_generated
 from tests.pulsar.entries import CODECS, compressed
 
 
 def test_generated_module_is_what_its_proto_file_says(tmp_path: Path) -> None:
-    assert not differs(formats.DESCRIPTOR, "bkspark/pulsar/pulsar_formats.proto", tmp_path)
+    check_generated(formats.DESCRIPTOR, "bkspark/pulsar/pulsar_formats.proto", tmp_path)
 
 
 @pytest.mark.parametrize(
