@@ -1,7 +1,8 @@
 """Configuration: Apache's file and keys, as frozen options of the parts.
 
 Units and defaults are Apache's, except for those that `docs` names. `journalFlushWhenQueueEmpty` is true by default,
-which gives the lowest latency. If it is false, `journalMaxGroupWaitMSec` delays groups as Apache's bookies do.
+which gives the lowest latency. If it is false, `journalMaxGroupWaitMSec` delays groups as Apache's bookies do. If it is
+true, only adds of a recovery wait for each other, for `journalMaxGroupWaitMSec`, but not longer than 2 ms.
 
 Apache's files start this bookie. A value that Apache's bookies accept is accepted, or raised or lowered to a value that
 this bookie can work with, with a line that says so. Keys that are not served, and unknown keys, are accepted and named
