@@ -256,7 +256,6 @@ def test_configuration_that_is_wrong_later_ends_no_instance_that_serves(tmp_path
         assert len(instances) == 1
         wait_until(lambda: len(tries.read_text()) > 3, "the second program to be tried again")
         assert supervisor.exit_code is None
-    assert supervisor.exit_code == 0
 
 
 def test_instance_that_cannot_be_started_again_ends_no_other(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.bookie.v3_peer import RECOVERY, add_frames, request
 from tests.crash.twins import lac_packet
 from tests.polling import wait_until
 
-LIMITS = ConnectionLimits(2, 2, reserved=0, idle_s=0.2)
+LIMITS = ConnectionLimits(2, 2, reserved=0, idle_s=2.0)
 REQUESTS = {
     "add": adds(5, 1, [b"one"]),
     "adds": adds(5, 1, [b"one", b"two", b"three"]),
