@@ -81,12 +81,12 @@ class RepeatedFailure:
         self._logger = logger
         self._failing = failing
         self._working = working
-        self._failures = FailureCounts[BaseException](causes_max=_TYPES_MAX)
+        self._failures = FailureCounts[str](causes_max=_TYPES_MAX)
 
     def failed(self, error: BaseException) -> None:
-        """Note a failure."""
+        """Note a failure. Its text is kept, not the error, whose traceback may hold much memory."""
         now = asyncio.get_running_loop().time()
-        if self._failures.note(type(error).__name__, error, now):
+        if self._failures.note(type(error).__name__, str(error), now):
             self._logger.warning("%s: %s", self._failing, error)
         for _, known in self._failures.due(now):
             text = "%s: %s; %d failures since the last line"

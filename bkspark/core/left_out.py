@@ -81,8 +81,8 @@ class LeftOutBookies:
     def holds_up(self, slot: Slot, now_ns: int) -> bool:
         """Return whether a bookie's oldest answer is due for longer than it may take, and another one is far ahead.
 
-        If Qa needs it, acknowledgements wait for it, so it does not lag behind them. If no bookie is far ahead, spares
-        would not help: the network or the load delays all of them.
+        If Qa needs it, acknowledgements wait for it, so it never owes what is acknowledged. If no bookie is far ahead,
+        spares would not help: the network or the load delays all of them.
         """
         oldest = slot.oldest_owed
         if oldest is None or now_ns - self._sent_ns(slot, oldest, now_ns) <= self._limits.add_timeout_ns:

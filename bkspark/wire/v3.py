@@ -46,6 +46,7 @@ from bkspark.wire.v3_fields import (
     order_of_few_pieces,
     rows_of,
     run_of,
+    skip_header,
     values_in,
     varint,
     walked,
@@ -234,10 +235,8 @@ def decode_add_responses(octets: np.ndarray, table: FrameTable, first: int) -> A
 
 def _add_answers(walk: Walk, *, has_synced: bool) -> tuple[np.ndarray, ...]:
     """Return the arrays of answers, all with or all without LastAddSynced, whose numbers may differ in width."""
-    walk.bytes(bytes((FIRST_BYTE,)))
-    head_ends = walk.length()
-    walk.bytes(_ADD_HEAD + b"\x18")
-    numbers = [walk.number()]
+    head_ends, txn_ids = skip_header(walk, FIRST_BYTE, _ADD_HEAD)
+    numbers = [txn_ids]
     walk.keep_at(head_ends)
     walk.bytes(b"\x10")
     walk.number()  # the same as the one within
@@ -284,9 +283,11 @@ def encode_short_responses(
     operation_head = bytes((0x08, protocol.VERSION_THREE, 0x10, operation))
     txn_ids, statuses = np.asarray(txn_ids, np.int64), np.asarray(statuses, np.int64)
     ledger_ids, entry_ids = np.asarray(ledger_ids, np.int64), np.asarray(entry_ids, np.int64)
-    order = order_of_few_pieces(len(txn_ids), [widths(each) for each in (txn_ids, statuses, ledger_ids, entry_ids)])
-    if order is not None and last_synced is None:
-        txn_ids, statuses, ledger_ids, entry_ids = (each[order] for each in (txn_ids, statuses, ledger_ids, entry_ids))
+    if last_synced is None:
+        columns = (txn_ids, statuses, ledger_ids, entry_ids)
+        order = order_of_few_pieces(len(txn_ids), [widths(each) for each in columns])
+        if order is not None:
+            txn_ids, statuses, ledger_ids, entry_ids = (each[order] for each in columns)
     numbers = [txn_ids, statuses, statuses, ledger_ids, entry_ids]
     if last_synced is not None:
         last_synced = np.asarray(last_synced, np.int64)

@@ -23,6 +23,7 @@ from bkspark.wire.v3_fields import (
     Walk,
     fields,
     run_of,
+    skip_header,
     values_in,
     walked,
 )
@@ -174,10 +175,7 @@ class _AddTemplate:
 
     def walk(self, walk: Walk) -> tuple[np.ndarray, ...]:
         """Return the arrays of adds that have the template's fields with entries, and so frames, of any size."""
-        walk.bytes(bytes((FIRST_BYTE,)))
-        head_ends = walk.length()
-        walk.bytes(_HEAD + b"\x18")
-        txn_ids = walk.number()
+        head_ends, txn_ids = skip_header(walk, FIRST_BYTE, _HEAD)
         walk.bytes(self.urgency)
         walk.keep_at(head_ends)
         walk.bytes(_TAG)

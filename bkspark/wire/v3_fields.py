@@ -324,6 +324,18 @@ class Walk:
         return self._octets[np.clip(self.at, 0, self._last)]
 
 
+def skip_header(walk: Walk, first_byte: int, head: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Skip the header of a message up to its txnId; return where the header ends, and the txnIds.
+
+    Args:
+        head: the header's bytes before the txnId, which has tag 0x18.
+    """
+    walk.bytes(bytes((first_byte,)))
+    ends = walk.length()
+    walk.bytes(head + b"\x18")
+    return ends, walk.number()
+
+
 def walked(
     decode: Callable[[Walk], tuple[np.ndarray, ...]], octets: np.ndarray, table: FrameTable, first: int
 ) -> tuple[np.ndarray, ...]:

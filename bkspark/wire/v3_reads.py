@@ -37,6 +37,7 @@ from bkspark.wire.v3_fields import (
     order_of_few_pieces,
     rows_of,
     run_of,
+    skip_header,
     values_in,
     varint,
     walked,
@@ -126,10 +127,7 @@ def _is_plain(octets: np.ndarray, table: FrameTable, row: int) -> bool:
 
 def _plain_reads(walk: Walk, priority: int) -> tuple[np.ndarray, ...]:
     """Return txnIds, ledgers and entries of reads with one priority, whose numbers may differ in width."""
-    walk.bytes(bytes((FIRST_BYTE,)))
-    head_ends = walk.length()
-    walk.bytes(_HEAD + b"\x18")
-    txn_ids = walk.number()
+    head_ends, txn_ids = skip_header(walk, FIRST_BYTE, _HEAD)
     walk.keep(walk.number(walk.field(0x20)) == priority)
     walk.keep_at(head_ends)
     walk.bytes(_TAG)
@@ -283,10 +281,7 @@ def _equal_answers(octets: np.ndarray, table: FrameTable, first: int) -> ReadRes
 
 def _walked_answers(octets: np.ndarray, table: FrameTable, first: int) -> ReadResponses | None:
     walk = Walk(octets, table, first)
-    walk.bytes(bytes((FIRST_BYTE,)))
-    head_ends = walk.length()
-    walk.bytes(_HEAD + b"\x18")
-    txn_ids = walk.number()
+    head_ends, txn_ids = skip_header(walk, FIRST_BYTE, _HEAD)
     walk.keep_at(head_ends)
     walk.bytes(b"\x10")
     walk.number()  # the same as the one within

@@ -331,12 +331,12 @@ def test_bookie_that_lags_again_after_it_caught_up_has_its_whole_time_again():
     assert search.failed == ("b3",)
 
 
-def held_up_writer(behind, options=SLOW):
-    """A writer of forty entries whose second and third bookie answer one after the other, `behind` the first."""
+def held_up_writer(answered, options=SLOW):
+    """A writer of forty entries. Its first bookie has answered for `answered` of them, the other two for one each."""
     writer = Writer((3, 3, 2), options=options)
     for _ in range(4):
         writer.add(10)
-    writer.reply(0, *range(behind))
+    writer.reply(0, *range(answered))
     for slot in (1, 2):
         writer.reply(slot, 0)
     return writer
@@ -354,7 +354,7 @@ def ticks_with_answers(writer, seconds):
 
 
 def test_slow_bookies_that_qa_needs_are_replaced_by_spare_ones():
-    """Two of three are slow: nothing is acknowledged without them, so they never lag behind the acknowledgements."""
+    """Two of three are slow. Acknowledgements wait for one of them, so neither owes what is acknowledged."""
     writer = held_up_writer(40)
     assert ticks_with_answers(writer, 8) == []
     (search,) = writer.take(writer.core.on_tick(9 * SECOND_NS))
