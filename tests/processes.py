@@ -63,3 +63,13 @@ def _figures(pid: int) -> Figures | None:
 def _stat(process: Path) -> list[str]:
     """Return the fields of `stat` after the name, which may contain anything: state, parent, group, session, ..."""
     return (process / "stat").read_text().rpartition(")")[2].split()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie that was not reaped yet is dead too.
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -13,6 +13,7 @@ import pytest
 from tests.layering import PACKAGES
 from tests.sources import python_files
 from tests.structure.fields import raising_methods, undocumented_fields
+from tests.structure.helpers import imports_from_tests
 from tests.structure.hops import ROOT
 
 pytestmark = pytest.mark.xdist_group("structure")
@@ -85,3 +86,24 @@ def test_undocumented_state_is_found(tmp_path: Path, body: str, found: list[str]
 def test_methods_do_more_than_raise() -> None:
     """A method that only raises shows that its class has an interface which is not its own."""
     assert raising_methods(ROOT, PACKAGES) == []
+
+
+def test_test_modules_import_nothing_from_one_another() -> None:
+    """A helper in a test module hides, and its reader has to know which tests happen to be beside it."""
+    assert imports_from_tests(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "is_found"),
+    [
+        ("test_a.py", "from tests.test_b import helper", True),
+        ("test_a.py", "from tests import test_b", True),
+        ("helper.py", "from tests.test_b import helper", True),
+        ("planted.py", "from tests import test_b", False),
+        ("test_a.py", "from tests.helper import helper", False),
+    ],
+)
+def test_an_import_from_a_test_module_is_found(tmp_path: Path, name: str, source: str, is_found: bool) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / name).write_text(source)
+    assert bool(imports_from_tests(tmp_path)) == is_found

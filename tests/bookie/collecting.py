@@ -13,6 +13,7 @@ import numpy as np
 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
+from bookie_service.formats.compaction import SUFFIX
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
@@ -232,3 +233,25 @@ class Bench:
         """Names in the directories that are neither logs nor index directories nor files that are always there."""
         names = {name for path in self.paths for name in self.files.names(path) if len(name) > 2}
         return {name for name in names if log_format.parse_file_name(name) is None} - _ALWAYS_THERE
+
+
+def collect(bench: Bench) -> PassReport:
+    async def run() -> PassReport:
+        collector = GarbageCollector(
+            bench.store,
+            bench.compactor,
+            bench.cluster,
+            UNLIMITED,
+            bench.callbacks(),
+            copies_at_once=3,
+        )
+        try:
+            return await collector.run_pass(is_forced=True)
+        finally:
+            await collector.stop()
+
+    return asyncio.run(run())
+
+
+def copies(directory: Path) -> list[Path]:
+    return list(directory.rglob(f"*{SUFFIX}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,3 +50,10 @@ def read(store: LedgerStorage, ledger_id: int, first: int, count: int = 1000, by
     ledger = store.ledger(ledger_id)
     assert ledger is not None
     return b"".join(bytes(items.buffer) for items in store.read(ledger, first, count, bytes_max))
+
+
+def open_below(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has open."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    paths = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(path for path in paths if path.startswith(str(folder)))

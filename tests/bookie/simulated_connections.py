@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from bkspark.wire.framing import scan_frames
 from bookie_service.engine.authorization import Authorization, always_allowed
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
@@ -310,3 +311,8 @@ class ServedBookie:
                 return count
             self.turn()
         raise AssertionError(f"it does not hold after {turns_max} turns")
+
+
+def replies(peer: SimulatedSocket) -> int:
+    """Return how many whole frames were sent to a peer."""
+    return len(scan_frames(bytes(peer.sent), len(peer.sent)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,10 @@ import pytest
 from bookie_service.formats import index_files
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import IndexPaths
-from bookie_service.storage.index.index_moves import DoubtCallbacks
-from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
-from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.file_indexes import KEY, update
+from tests.bookie.moved_files import Moving, at, files_of
 
 
 @pytest.fixture
@@ -27,11 +24,6 @@ def directories(tmp_path: Path) -> list[str]:
     for each in found:
         os.mkdir(each)
     return found
-
-
-def at(names: str, *operations: str) -> Callable[[str, str], bool]:
-    """Return a fault of these operations in some of the directories."""
-    return lambda operation, path: operation in operations and any(f"/{name}/" in f"{path}/" for name in names)
 
 
 # ---- the marker of a run ----
@@ -115,33 +107,6 @@ def test_marker_goes_where_its_disk_lets_it_go(directories: list[str]) -> None:
 
 
 # ---- index files that move ----
-
-
-class Moving:
-    """An index over three directories, and the ledgers that it put into limbo."""
-
-    def __init__(self, directories: list[str], files: LocalFiles | None = None) -> None:
-        self.doubted: list[int] = []
-        self.headers: dict[int, LedgerHeader] = {}
-        self.index = PerLedgerIndex(
-            files or LocalFiles(),
-            directories,
-            PageOptions(),
-            4,
-            DoubtCallbacks(self._doubt, header_of=lambda each: self.headers.get(each)),
-        )
-
-    def _doubt(self, ledger_ids: Collection[int]) -> None:
-        self.doubted += ledger_ids
-
-    def held(self, ledger_id: int, count: int = 10) -> list[int]:
-        return self.index.positions(ledger_id, 0, count).tolist()
-
-
-def files_of(directories: list[str]) -> list[str]:
-    """Return each index file as its directory's name and its own."""
-    found = [(Path(each).name, path) for each in directories for path in Path(each).rglob("*.idx")]
-    return sorted(f"{name}/{path.name}" for name, path in found)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])

@@ -11,7 +11,6 @@ import pytest
 
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
-from bkspark.metadata.uri import MetadataUri
 from bookie_service.admin.live_commands import LiveCommands
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.operation.bookie_operator import BookieOperator, NotServing, Refused
@@ -19,26 +18,9 @@ from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
 from bookie_service.settings.configuration import configure
 from bookie_service.storage.io.files import LocalFiles
+from tests.bookie.operator_parts import URI, Registration, audited
 from tests.bookie.serving import no_suspects, service_options
 from tests.polling import until
-
-URI = MetadataUri.parse("zk://h/ledgers")
-
-
-class Registration:
-    """A registration that counts how often a command has waited for the cluster."""
-
-    is_registered = True
-    waits = 0
-
-    def __init__(self) -> None:
-        self.answers = asyncio.Event()
-        """Set while the cluster answers."""
-        self.answers.set()
-
-    async def settled(self) -> None:
-        self.waits += 1
-        await self.answers.wait()
 
 
 class Bench:
@@ -70,10 +52,6 @@ def run(directory: Path, test: Callable[[Bench], Awaitable[None]]) -> None:
             await service.stop(30.0)
 
     asyncio.run(serve())
-
-
-def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "bookie_service.audit"]
 
 
 def test_limbo_is_listed_in_pages_of_which_each_begins_after_the_last_id(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.ledgers.opening import open_storage
 from tests.bookie.changing import KEY, Client, add, entry
+from tests.bookie.flushes import logs_with_a_map
+from tests.bookie.polls import Client as PollingClient
+from tests.bookie.polls import Poll
 from tests.bookie.stepped_twins import restarted, twin_of
-from tests.bookie.test_flush_steps import logs_with_a_map
-from tests.bookie.test_waiting_polls import Client as PollingClient
-from tests.bookie.test_waiting_polls import Poll
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import AtHand, AtOnce, BookieTwin, add_frame

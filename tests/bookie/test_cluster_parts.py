@@ -23,8 +23,8 @@ from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.peers import ClusterPeers
 from bookie_service.cluster.plan_follower import PlanFollower
 from bookie_service.cluster.registration import Registration
-from tests.bookie.test_ledger_metadata_view import US, metadata, with_cluster
-from tests.bookie.test_registration import ADDRESS, ID, Bench, run
+from tests.bookie.metadata_views import US, metadata, with_cluster
+from tests.bookie.registrations import ADDRESS, ID, Bench, run
 from tests.polling import until
 
 URI = MetadataUri.parse("zk://h/ledgers")

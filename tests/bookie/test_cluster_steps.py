@@ -22,11 +22,10 @@ from bookie_service.cluster.ledger_shares import LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.cluster.peers import ClusterPeers
 from bookie_service.cluster.registration import Registration
-from tests.bookie import test_plan_follower
-from tests.bookie.test_ledger_metadata_view import US, metadata, with_cluster
-from tests.bookie.test_limbo import DELETED, WHOLE, Shares, in_limbo_on_three_disks, looked_at, store_with
-from tests.bookie.test_plan_follower import PLAN
-from tests.bookie.test_registration import TIMEOUT_S, Bench, run
+from tests.bookie import plans
+from tests.bookie.limbo_checks import DELETED, WHOLE, Shares, in_limbo_on_three_disks, looked_at, store_with
+from tests.bookie.metadata_views import US, metadata, with_cluster
+from tests.bookie.registrations import TIMEOUT_S, Bench, run
 from tests.metadata.meanwhile import Meanwhile
 from tests.polling import until
 
@@ -198,15 +197,15 @@ def test_mode_that_changes_during_its_registration_is_never_without_one() -> Non
 
 
 def test_plan_is_watched_once_however_often_it_changes() -> None:
-    async def test(bench: test_plan_follower.Bench) -> None:
+    async def test(bench: plans.Bench) -> None:
         await bench.follower.start()
         await asyncio.sleep(1)
         before = len(bench.store.watched)
         for number in range(3):
-            await bench.plans.set(replace(PLAN, reason=str(number)))
+            await bench.plans.set(replace(plans.PLAN, reason=str(number)))
             await asyncio.sleep(1)
         assert len(bench.store.watched) == before
         await bench.follower.stop()
         assert len(bench.store.watched) == 0
 
-    test_plan_follower.run(test)
+    plans.run(test)

@@ -27,9 +27,9 @@ from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, without_limits
+from tests.bookie.counted_reads import ReadCountingFiles
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.items import item
-from tests.bookie.test_extents import ReadCountingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)

@@ -12,9 +12,8 @@ from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.garbage_collector import GarbageCollector
-from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.collecting import UNLIMITED, Bench, collect, copies
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.test_parallel_compaction import collect, copies
 
 
 def half_garbage(bench: Bench, kept: int, deleted: int, entry_ids: range) -> None:

@@ -14,8 +14,8 @@ from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.collector_tasks import SELDOM, Task, with_task
 from tests.bookie.items import item
-from tests.bookie.test_collector import SELDOM, Task, with_task
 
 ITEM_BYTES = len(item(1, 0))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,61 +12,11 @@ import pytest
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
-from bookie_service.gc.garbage_collector import CollectorCallbacks, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.gc.query_pace import QueryPace
 from bookie_service.storage.disks import DiskRoom
-from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.collector_tasks import SELDOM, Task, with_task
 from tests.simulation.virtual_loop import run_in_virtual_time
-
-SELDOM = replace(UNLIMITED, interval_s=3600.0)
-
-
-class Task:
-    """A running collector of a bench; `failures` is what it ended the process with."""
-
-    def __init__(self, bench: Bench, options: CollectionOptions = SELDOM) -> None:
-        self.bench = bench
-        self.failures: list[BaseException] = []
-        self.room = DiskRoom.ENOUGH
-        self.flushes = 0
-        self.dropped: list[int] = []
-        self.collector = GarbageCollector(
-            bench.store,
-            bench.compactor,
-            bench.cluster,
-            options,
-            CollectorCallbacks(self._flush, self.failures.append, lambda: self.room, on_dropped=self.dropped.append),
-        )
-
-    async def _flush(self) -> None:
-        self.flushes += 1
-        await self.bench.flush_all()
-
-
-def with_task(
-    directory: Path, test: Callable[[Task], Awaitable[None]], options: CollectionOptions = SELDOM, *, start: bool = True
-) -> Bench:
-    """Run a test with a collector of a store that holds ledger 1, in a sealed log of its own, and ledger 2."""
-    bench = Bench(directory)
-    bench.put(1, range(5))
-    bench.flush()
-    bench.store.seal_logs()
-    bench.put(2, range(5))
-
-    async def run() -> None:
-        task = Task(bench, options)
-        if start:
-            task.collector.start()
-        try:
-            async with asyncio.timeout(60):
-                await test(task)
-        finally:
-            await task.collector.stop()
-
-    asyncio.run(run())
-    bench.store.close()
-    return bench
 
 
 def test_requested_pass_is_a_forced_one_and_its_report_goes_to_every_caller(

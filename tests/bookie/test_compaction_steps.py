@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 from random import Random
 
@@ -17,18 +16,12 @@ from bookie_service.storage.logs import log_scan
 from bookie_service.storage.logs.compaction import CompactionBlocked, Compactor, LogInDoubt
 from tests.bookie.changing import add, entry
 from tests.bookie.collecting import without_limits
+from tests.bookie.ledger_stores import open_below
 from tests.bookie.stepped_twins import cut, restarted, twin_of
 from tests.bookie.storage_edges import half_live, log_ids
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
 from tests.crash.twins import BookieTwin
-
-
-def open_below(folder: Path) -> list[str]:
-    """Return the files below a folder that this process has open."""
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    paths = [os.readlink(link) for link in links if os.path.lexists(link)]
-    return sorted(path for path in paths if path.startswith(str(folder)))
 
 
 def test_start_that_finishes_a_compaction_leaves_no_log_open(tmp_path: Path) -> None:

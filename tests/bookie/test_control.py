@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import getpass
 import json
 import os
@@ -19,16 +18,9 @@ import pytest
 
 from bkspark.errors import BookKeeperError
 from bookie_service.admin import control, live_commands
-from bookie_service.gc.collection_status import PassReport
+from tests.bookie.control_reports import ledgers, report
 from tests.bookie.small_disks import mounted
 from tests.polling import wait_until
-
-REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
-
-
-async def report(request: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """Carry out every request as a garbage collection."""
-    return dataclasses.asdict(REPORT)
 
 
 def collect(directories: list[str], as_json: bool) -> int:
@@ -37,11 +29,6 @@ def collect(directories: list[str], as_json: bool) -> int:
 
 
 COLLECT = {"do": live_commands.COLLECT}
-
-
-def ledgers(tmp_path: Path, name: str = "ledgers") -> list[str]:
-    (tmp_path / name / "current").mkdir(parents=True)
-    return [str(tmp_path / name)]
 
 
 def served(directories: list[str], act: Callable[[], object], do: control.Do = report) -> object:

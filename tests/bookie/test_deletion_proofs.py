@@ -15,8 +15,7 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation, Stat
+from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
@@ -27,6 +26,7 @@ from bookie_service.gc.deletion_proofs import DeletionProofs
 from bookie_service.gc.gc_policy import MissingLedgers
 from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
+from tests.bookie.metadata_views import Follower
 from tests.crash.history import History
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.twins import BookieTwin, Sent, Setup
@@ -240,25 +240,6 @@ def test_z6_session_catches_up_before_the_listing_and_before_the_direct_reads(tm
     assert asyncio.run(proofs.deleted(pace, is_forced=True)).tolist() == [0, 1]
     assert calls == ["own", "catch up", "listing", "catch up", "read 0", "read 1"] * 2
     bench.store.close()
-
-
-class Follower(MemoryTree):
-    """A session whose server lags: reads show an older state until this session writes."""
-
-    lagging: MemoryTree | None = None
-
-    async def get(self, path: str) -> tuple[bytes, Stat]:
-        return await (super().get(path) if self.lagging is None else self.lagging.get(path))
-
-    async def exists(self, path: str) -> Stat | None:
-        return await (super().exists(path) if self.lagging is None else self.lagging.exists(path))
-
-    async def children(self, path: str) -> list[str]:
-        return await (super().children(path) if self.lagging is None else self.lagging.children(path))
-
-    async def transaction(self, operations: list[Operation]) -> None:
-        self.lagging = None
-        await super().transaction(operations)
 
 
 @pytest.mark.parametrize("is_forced", [False, True])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,35 +18,11 @@ from bookie_service.admin.dump import main
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.index import LAYOUT
-from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip, serve
+from tests.bookie.dumps import EVERY_ENTRY, Capture, check_index, dump, ids, of_kind, payload_of
+from tests.bookie.folders import FENCED, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip, serve
 from tests.bookie.serving import KEY, Peer, Serving, service_options, stored
 
-Row = dict[str, Any]
-Capture = pytest.CaptureFixture[str]
 _LOG_HEADER, _SMALL_ITEM = 1024, 4 + len(stored(SMALL, 0, SMALL_PAYLOADS[0]))
-
-
-def dump(capsys: Capture, *arguments: object) -> tuple[int, list[Row]]:
-    """Return the exit code and the objects printed."""
-    code = main([*map(str, arguments), "--json"])
-    output = capsys.readouterr()
-    assert output.err == ""
-    return code, [json.loads(line) for line in output.out.splitlines()]
-
-
-def of_kind(rows: list[Row], kind: str) -> list[Row]:
-    return [row for row in rows if row["kind"] == kind]
-
-
-def ids(rows: list[Row]) -> list[tuple[int, int]]:
-    return [(row["ledger"], row["entry"]) for row in rows]
-
-
-EVERY_ENTRY = sorted([(SMALL, i) for i in range(25)] + [(FENCED, i) for i in range(10)])
-
-
-def payload_of(ledger_id: int, entry_id: int) -> bytes:
-    return (SMALL_PAYLOADS if ledger_id == SMALL else LARGE_PAYLOADS)[entry_id]
 
 
 # ---- whole files ----
@@ -92,20 +67,6 @@ def test_every_entry_is_shown_where_it_lies(kind: str, stopped: Folder, capsys: 
     assert rows[-1] == {
         "kind": "summary", "files": 2, "entries": 35, "unverified": 0, "damaged": 0, "incomplete": 0,
     }  # fmt: skip
-
-
-def check_index(folder: Folder, capsys: Capture) -> list[Row]:
-    """Check that the index has all headers, and positions that lead to the entries; return the positions."""
-    code, rows = dump(capsys, "index", folder.directory)
-    assert code == 0
-    assert {row["ledger"]: row["fenced"] for row in of_kind(rows, "index")} == {SMALL: False, FENCED: True}
-    positions = of_kind(rows, "position")
-    assert sorted(ids(positions)) == EVERY_ENTRY
-    for row in positions:
-        log = folder.ledgers / f"{row['log']:x}.log"
-        entry = stored(row["ledger"], row["entry"], payload_of(row["ledger"], row["entry"]))
-        assert log.read_bytes()[row["log_offset"] + 4 :].startswith(entry)
-    return positions
 
 
 def test_index_shows_headers_and_positions_that_lead_to_the_entries(stopped: Folder, capsys: Capture) -> None:

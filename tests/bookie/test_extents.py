@@ -17,11 +17,11 @@ from bookie_service.formats.index import LAYOUT, STORED_ENTRY_ID_MAX, LedgerHead
 from bookie_service.storage.index.index import EXTENT_ENTRIES, LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
-from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.ledgers.interface import IndexView, LedgerIndex
+from bookie_service.storage.ledgers.interface import LedgerIndex
+from tests.bookie.counted_reads import LEDGER, ReadCountingFiles, found
 
-LEDGER = 7
 HEADER = LedgerHeader(LEDGER, 1, False, b"k" * 20)
 SPARSE = [0, 5, 8191, 8192, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 40) - 2, STORED_ENTRY_ID_MAX]
 
@@ -36,17 +36,6 @@ def new_index(kind: str, files: LocalFiles, directory: Path) -> LedgerIndex:
 def hold(index: LedgerIndex, entry_ids: list[int]) -> None:
     ids = np.array(sorted(entry_ids), np.int64)
     index.hold([LedgerUpdate(LEDGER, HEADER, ids, ids + 1)])
-
-
-def found(index: IndexView, *span: int) -> list[int]:
-    """Return the ids that the extents name; check that positions belong to them, and that no piece is too large."""
-    ids: list[int] = []
-    for first, positions in index.extents(LEDGER, *span):
-        assert len(positions) <= EXTENT_ENTRIES
-        held = np.flatnonzero(positions)
-        assert (positions[held] == first + held + 1).all()
-        ids += (first + held).tolist()
-    return ids
 
 
 @pytest.mark.parametrize("kind", ["files", "small pages", "db"])
@@ -81,35 +70,6 @@ def test_extents_agree_with_a_dictionary(kind: str, tmp_path: Path) -> None:
         end = random.choice([STORED_ENTRY_ID_MAX + 1, start + random.randrange(1, 1 << 18)])
         assert found(index, start, end) == sorted(each for each in held if start <= each < end)
     index.close()
-
-
-class ReadCountingFiles(LocalFiles):
-    """The real file system; counts the calls that look at the contents of files."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-        self.bytes_read = 0
-
-    def open(self, path: str) -> File:
-        return _CountedFile(os.open(path, os.O_RDWR), path, self)
-
-
-class _CountedFile(File):
-    __slots__ = ("_files",)
-
-    def __init__(self, fd: int, path: str, files: ReadCountingFiles) -> None:
-        super().__init__(fd, path)
-        self._files = files
-
-    def read(self, size: int, offset: int) -> bytes:
-        self._files.looks += 1
-        found = super().read(size, offset)
-        self._files.bytes_read += len(found)
-        return found
-
-    def next_data(self, offset: int) -> int | None:
-        self._files.looks += 1
-        return super().next_data(offset)
 
 
 def test_a_file_of_8_tib_with_two_entries_takes_a_handful_of_looks(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import random
 import numpy as np
 import pytest
 
-from bkspark.wire.framing import scan_frames
 from bookie_service.engine.turns import TurnLimits
 from tests.bookie.serving import adds
-from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
+from tests.bookie.simulated_connections import ServedBookie, replies
 from tests.floods.requests import HELD, REQUESTS, SPARSE, UNKNOWN, read
 
 COUNT = 800
@@ -29,11 +28,6 @@ def served() -> ServedBookie:
     writer.received += adds(SPARSE, 0, [b"first"]) + adds(SPARSE, (1 << 40) - 1, [b"last"])
     bookie.turns_until(lambda: replies(writer) == 52)
     return bookie
-
-
-def replies(peer: SimulatedSocket) -> int:
-    """Return how many whole frames were sent to a peer."""
-    return len(scan_frames(bytes(peer.sent), len(peer.sent)))
 
 
 @pytest.mark.parametrize("flood", REQUESTS)

@@ -31,9 +31,10 @@ from bookie_service.storage.logs.log_scan import LogScan
 from tests.bookie.changing import KEY, add, entry, fence, write_lac
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.flushes import CountedLock, logs_with_a_map
 from tests.bookie.items import item
+from tests.bookie.late_directories import LateInTurn
 from tests.bookie.stepped_twins import twin_of
-from tests.bookie.test_index_syncs import LateInTurn
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles
@@ -41,16 +42,6 @@ from tests.crash.twins import BookieTwin, Setup, TakingClient, add_frame
 
 Ids = tuple[int, int]
 T = TypeVar("T")
-
-
-def logs_with_a_map(twin: BookieTwin) -> list[int]:
-    """Return the logs of a bookie that are complete."""
-    found = []
-    for log_id in sorted(twin.store.logs._paths):
-        file = SimulatedFiles(twin.disk).open(str(twin.store.logs.path(log_id)))
-        if LogScan(file, log_id).ledgers_map is not None:
-            found.append(log_id)
-    return found
 
 
 @pytest.mark.parametrize("directories", [1, 2])
@@ -229,24 +220,6 @@ def test_directory_that_refused_a_flush_gets_no_entry_before_the_disks_are_looke
     logs.note_full(frozenset())
     assert logs.with_room(directories) == directories
     appenders.close()
-
-
-class CountedLock:
-    """A lock that knows how often it was taken."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.taken = 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self.taken += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def locked(self) -> bool:
-        return self._lock.locked()
 
 
 def test_flush_waits_for_the_removal_of_few_index_files(monkeypatch: pytest.MonkeyPatch) -> None:

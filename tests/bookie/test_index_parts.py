@@ -21,8 +21,8 @@ from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.file_indexes import new_index, update
-from tests.bookie.test_bad_directories import KEY, Moving, at
+from tests.bookie.file_indexes import KEY, new_index, update
+from tests.bookie.moved_files import Moving, at
 
 NOTHING = np.empty(0, np.int64)
 

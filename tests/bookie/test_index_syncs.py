@@ -5,25 +5,22 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
 
 import pytest
 
 from bookie_service.storage.index.index_moves import DoubtCallbacks
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
-from bookie_service.storage.io.disk_threads import DiskStalled, InTurn, carried_out
+from bookie_service.storage.io.disk_threads import DiskStalled
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.file_indexes import held_by, update
+from tests.bookie.late_directories import LateInTurn
+from tests.bookie.moved_files import at, files_of
 from tests.bookie.stepped_twins import cut, new_disk
-from tests.bookie.test_bad_directories import at, files_of
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
-T = TypeVar("T")
 DEFAULT = PageOptions()
 EVICTING = PageOptions(page_bytes=64, pages_max=1)
 
@@ -34,31 +31,6 @@ def directories(tmp_path: Path) -> list[str]:
     for each in found:
         os.mkdir(each)
     return found
-
-
-class LateInTurn(InTurn):
-    """Directories in `late` do their work when `finish` is called."""
-
-    def __init__(self) -> None:
-        self.late: set[int] = set()
-        self._waiting: list[tuple[Callable[[], Any], Future[Any]]] = []
-
-    def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
-        futures = {}
-        for place, task in work.items():
-            if place in self.late:
-                futures[place] = Future[T]()
-                self._waiting.append((task, futures[place]))
-            else:
-                futures[place] = carried_out(task)
-        return futures
-
-    def finish(self) -> None:
-        """Do what is late; nothing is late any more."""
-        self.late.clear()
-        for task, future in self._waiting:
-            future.set_result(task())
-        self._waiting.clear()
 
 
 class Indexed:

@@ -15,9 +15,9 @@ from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
+from tests.bookie.dumps import Capture, check_index, dump, ids, of_kind
 from tests.bookie.folders import SMALL, SMALL_PAYLOADS, Folder, add, flip, serve
 from tests.bookie.serving import Serving, service_options
-from tests.bookie.test_dump import Capture, check_index, dump, ids, of_kind
 from tests.polling import wait_until
 
 

@@ -16,31 +16,9 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import underreplication_path
-from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
-from tests.bookie.test_deletion_proofs import Follower
-
-URI = MetadataUri.parse("zk://h/ledgers")
-US, OTHER = "us:1", "other:1"
-
-
-def with_cluster(test: Callable[[MemoryTree, LedgerStore, LedgerMetadataView], Awaitable[None]]) -> None:
-    """Run a test on a new cluster, as the bookie US."""
-
-    async def run() -> None:
-        tree = MemoryStore().session()
-        await BookieRegistry(tree, URI).initialize_cluster()
-        metadata_view = LedgerMetadataView(tree, URI, US)
-        await metadata_view.open()
-        await test(tree, LedgerStore(tree, URI), metadata_view)
-
-    asyncio.run(run())
-
-
-def metadata(*bookies: str, closed: bool = True) -> LedgerMetadata:
-    opened = LedgerMetadata(1, 1, 1, tuple(Fragment(10 * i, (bookie,)) for i, bookie in enumerate(bookies)))
-    return opened.closed(99, 99) if closed else opened
+from tests.bookie.metadata_views import OTHER, URI, US, Follower, metadata, with_cluster
 
 
 async def all_listed(metadata_view: LedgerMetadataView) -> np.ndarray:

@@ -28,11 +28,20 @@ from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.bookie.collecting import Bench
-from tests.bookie.faulty_files import FaultyFiles, GoneFiles
+from tests.bookie.counted_reads import ReadCountingFiles
+from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.ledger_stores import open_below
+from tests.bookie.limbo_checks import (
+    DELETED,
+    LACKING,
+    NOT_SETTLED,
+    WHOLE,
+    Shares,
+    in_limbo_on_three_disks,
+    looked_at,
+    store_with,
+)
 from tests.bookie.serving import KEY, Serving, service_options, stored
-from tests.bookie.test_compaction_steps import open_below
-from tests.bookie.test_extents import ReadCountingFiles
 
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
 
@@ -171,32 +180,6 @@ def test_absence_in_limbo_is_never_certain() -> None:
 # ---- the end of limbo ----
 
 
-def store_with(
-    directory: Path,
-    ledger_id: int,
-    entry_ids: Sequence[int],
-    storage_class: StorageClass = StorageClass.SORTED,
-) -> BaseLedgerStorage:
-    """Return a storage that holds empty entries of one ledger."""
-    directory.mkdir(exist_ok=True)
-    store = open_ledger_storage(LocalFiles(), [str(directory)], StoreOptions(storage_class, cache_half_bytes=8 << 20))
-    assert isinstance(store, BaseLedgerStorage)
-    ledger = store.create_ledger(ledger_id, b"k" * 20)
-    ids = np.array(entry_ids, np.int64)
-    if len(ids):
-        items = np.zeros((len(ids), 20), np.uint8)
-        items[:, 3] = 16
-        items[:, 4:12] = np.frombuffer(ledger_id.to_bytes(8, "big"), np.uint8)
-        items[:, 12:20] = ids.astype(">i8").view(np.uint8).reshape(-1, 8)
-        starts = np.arange(0, 20 * len(ids), 20)
-        store.insert(ledger, ids, store.active.place(items.reshape(-1), starts, np.full(len(ids), 20)))
-    flush = store.begin_flush()
-    assert flush is not None
-    store.write_flush(flush)
-    store.end_flush(flush)
-    return store
-
-
 @pytest.mark.parametrize(
     ("held", "share", "expected"),
     [
@@ -282,46 +265,6 @@ def test_a_look_at_a_ledger_in_limbo_costs_what_is_held_on_every_storage(
     store.close()
 
 
-class Shares:
-    """A view of the metadata that returns prepared answers for each ledger, and records reports."""
-
-    def __init__(self, shares: dict[int, LedgerShare]) -> None:
-        self.answers = shares
-        self.failures = 0
-        self.reported: list[int] = []
-
-    async def share(self, ledger_id: int) -> LedgerShare:
-        if self.failures:
-            self.failures -= 1
-            raise MetadataError("away")
-        return self.answers[ledger_id]
-
-    async def report(self, ledger_id: int, now_ms: int) -> None:
-        self.reported.append(ledger_id)
-
-
-WHOLE, LACKING = LedgerShare((HeldShare(0, 10, 0, 1, 1),)), LedgerShare((HeldShare(0, 11, 0, 1, 1),))
-DELETED, NOT_SETTLED = LedgerShare((), is_deleted=True), LedgerShare((), is_closed=False)
-
-
-def looked_at(store: BaseLedgerStorage, metadata_view: Shares, looks: int = 1) -> None:
-    """Check all ledgers in limbo a number of times."""
-
-    async def flush() -> None:
-        flush = store.begin_flush()
-        assert flush is not None
-        store.write_flush(flush)
-        store.end_flush(flush)
-
-    async def look() -> None:
-        checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush)
-        checking.cancel()
-        for _ in range(looks):
-            await checking.check()
-
-    asyncio.run(asyncio.wait_for(look(), 120))
-
-
 def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) -> None:
     store = store_with(tmp_path / "current", 5, range(10))
     store.limbo.begin([4, 5, 6])
@@ -340,19 +283,6 @@ def test_check_of_limbo_leaves_no_index_file_open(tmp_path: Path) -> None:
     looked_at(store, Shares({5: LACKING}), looks=3)
     assert open_below(tmp_path) == before
     store.close()
-
-
-def in_limbo_on_three_disks(directory: Path) -> tuple[Bench, GoneFiles]:
-    """Return a bench with ledgers 3, 4 and 5 in limbo, each on a disk of its own. That of ledger 4 fails now."""
-    files = GoneFiles()
-    bench = Bench(directory, files, directories=3)
-    for ledger_id in (3, 4, 5):
-        bench.put(ledger_id, range(10))
-    bench.flush()
-    bench.reopen(cleanly=True)
-    bench.store.limbo.begin([3, 4, 5])
-    files.fault = lambda operation, path: "/ledgers1" in path
-    return bench, files
 
 
 def test_ledger_on_a_failing_disk_is_reported_and_delays_no_other(tmp_path: Path) -> None:

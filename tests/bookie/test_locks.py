@@ -22,8 +22,8 @@ from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appenders import _Part
 from tests.bookie.changing import add
+from tests.bookie.flushes import CountedLock
 from tests.bookie.stepped_twins import twin_of
-from tests.bookie.test_flush_steps import CountedLock
 
 EMPTY = np.empty(0, np.int64)
 

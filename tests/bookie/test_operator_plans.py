@@ -23,8 +23,8 @@ from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
 from bookie_service.settings.configuration import configure
 from bookie_service.storage.io.files import LocalFiles
+from tests.bookie.operator_parts import URI, Registration, audited
 from tests.bookie.serving import no_suspects, service_options
-from tests.bookie.test_bookie_operator import URI, Registration, audited
 from tests.disks import ROOMY_DISKS
 from tests.polling import until
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import threading
 from pathlib import Path
 
 import pytest
 
-from bookie_service.formats.compaction import SUFFIX
-from bookie_service.gc.collection_status import PassReport
 from bookie_service.gc.compaction_pace import CollectionStopped, CompactionPace, PaceLimit
-from bookie_service.gc.garbage_collector import GarbageCollector
 from bookie_service.storage.io.files import File
-from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.collecting import Bench, collect, copies
 from tests.bookie.faulty_files import FaultyFiles
 
 KEPT, DELETED = range(3), range(3, 6)
@@ -46,28 +42,6 @@ def bench_of(directory: Path, files: FaultyFiles) -> Bench:
     bench.store.seal_logs()
     bench.delete(*DELETED)
     return bench
-
-
-def collect(bench: Bench) -> PassReport:
-    async def run() -> PassReport:
-        collector = GarbageCollector(
-            bench.store,
-            bench.compactor,
-            bench.cluster,
-            UNLIMITED,
-            bench.callbacks(),
-            copies_at_once=3,
-        )
-        try:
-            return await collector.run_pass(is_forced=True)
-        finally:
-            await collector.stop()
-
-    return asyncio.run(run())
-
-
-def copies(directory: Path) -> list[Path]:
-    return list(directory.rglob(f"*{SUFFIX}"))
 
 
 def test_logs_of_all_directories_are_copied_at_the_same_time(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.clocked_passes import OFTEN, Clocked, with_collector
 from tests.bookie.collecting import KEY, STORE_OPTIONS, UNLIMITED, Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.items import item
 from tests.bookie.storage_edges import half_live, log_ids
-from tests.bookie.test_pass_steps import OFTEN, Clocked, with_collector
 
 
 def add_again(bench: Bench) -> None:

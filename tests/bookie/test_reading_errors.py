@@ -18,10 +18,8 @@ from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v3_long_poll import LongPollRead, _PiggybackResponses
 from bookie_service.storage.ledgers.interface import Ledger
-from tests.bookie import test_readings
-from tests.bookie.serving import adds
-from tests.bookie.simulated_connections import ServedBookie
-from tests.bookie.test_readings import (
+from tests.bookie import readings
+from tests.bookie.readings import (
     BOTH,
     DENSE,
     LARGE,
@@ -34,12 +32,14 @@ from tests.bookie.test_readings import (
     lac_reads,
     of_v2,
 )
+from tests.bookie.serving import adds
+from tests.bookie.simulated_connections import ServedBookie
 from tests.bookie.v3_peer import PIGGYBACK, request
 from tests.crash.twins import BookieTwin
 from tests.security.authorized import ask
 from tests.security.sasl_serving import auth_v2
 
-twin = test_readings.twin
+twin = readings.twin
 
 
 def test_batch_read_from_a_failing_disk_is_an_error_and_not_a_defect(

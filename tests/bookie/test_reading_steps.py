@@ -24,9 +24,9 @@ from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.interface import Ledger
-from tests.bookie import collecting, test_readings
+from tests.bookie import collecting, readings
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.test_readings import (
+from tests.bookie.readings import (
     BAD_END,
     DENSE,
     KEY,
@@ -45,7 +45,7 @@ from tests.bookie.test_readings import (
 from tests.crash.twins import SILENT, BookieTwin, add_frame
 from tests.planting import Plant, around
 
-twin = test_readings.twin
+twin = readings.twin
 HELD = (DENSE, 20), (DENSE, 21), (SPARSE, 20)
 """Entries that are in the write cache."""
 

@@ -34,8 +34,8 @@ from tests.bookie.changing import add, fence
 from tests.bookie.file_indexes import update
 from tests.bookie.journals import START, open_journal, path_of, replayed
 from tests.bookie.journals import record as fence_record
+from tests.bookie.ledger_stores import open_below
 from tests.bookie.stepped_twins import SMALL, new_disk, record, twin_of
-from tests.bookie.test_compaction_steps import open_below
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedFiles

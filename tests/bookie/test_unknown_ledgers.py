@@ -11,8 +11,7 @@ import pytest
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from tests.bookie.serving import KEY, adds
-from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
-from tests.bookie.test_fairness import replies
+from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
 from tests.floods.requests import HELD, REQUESTS, read
 
 HALF_BYTES = 1 << 20

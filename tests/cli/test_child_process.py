@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import pytest
 from bkspark.cli.child_process import ChildProcess
 from bkspark.errors import RequestTimeout
 from tests.polling import wait_until
+from tests.processes import is_alive
 
 STOP_S = 60.0
 
@@ -95,13 +95,3 @@ def test_child_dies_when_its_parent_is_killed(tmp_path):
         parent.wait()
         parent.stdout.close()
     wait_until(lambda: not is_alive(child_pid), "the child to end with its parent")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie that was not reaped yet is dead too.
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from bkspark.blocking import Client
-from tests.cli.test_child_process import is_alive
 from tests.polling import wait_until
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.cluster
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.blocking import Client
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import HOST
 from bkspark.cli.ports import free_ports
@@ -187,3 +188,15 @@ class PulsarBroker:
         ):
             return bool(answer.read() == b"ok")
         return False
+
+
+def ledgers_of(client: Client, topic: str) -> list[int]:
+    """Return the ledgers that Pulsar's metadata say are of this topic, in order."""
+    name = f"public/default/persistent/{topic}".encode()
+    found = []
+    for ledger_id in client.ledgers():
+        custom = client.metadata(ledger_id).custom_metadata
+        # Ledgers of cursors name the topic, too.
+        if custom.get("pulsar/managed-ledger") == name and "pulsar/cursor" not in custom:
+            found.append(ledger_id)
+    return sorted(found)

@@ -12,7 +12,7 @@ from bkspark.errors import ReadFailed, UnauthorizedAccess
 from tests.cluster import Cluster
 from tests.interop.cases import PASSWORD, SIZES
 from tests.interop.peer import JavaClient, Peer, PeerError, contents, payloads
-from tests.interop.test_tls import QUORUMS, Stores, our_client
+from tests.interop.tls_peers import QUORUMS, Stores, our_client
 from tests.polling import wait_until
 from tests.security.certificates import Authority
 

@@ -10,11 +10,11 @@ import pytest
 from bkspark.errors import BookKeeperError
 from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster
-from tests.interop import test_sasl
+from tests.interop import sasl_peers
 from tests.interop.apache import ApacheCluster
 from tests.interop.cases import PASSWORD, SIZES
 from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
-from tests.interop.test_sasl import (
+from tests.interop.sasl_peers import (
     COVERING,
     JAVA_CLIENT,
     PROTOCOLS,
@@ -28,9 +28,8 @@ from tests.interop.test_sasl import (
 )
 from tests.security import kdc
 from tests.security.certificates import Authority
-from tests.security.kdc import KeyDistributionCenter
+from tests.security.kdc import SERVICE, STRANGER, WRITER, KeyDistributionCenter, section
 from tests.security.sasl_serving import jaas_file
-from tests.security.test_kerberos import SERVICE, STRANGER, WRITER, section
 
 pytestmark = [
     pytest.mark.interop,
@@ -39,7 +38,7 @@ pytestmark = [
 ]
 
 
-our_bookies = test_sasl.our_bookies
+our_bookies = sasl_peers.our_bookies
 
 
 @pytest.fixture(scope="module")

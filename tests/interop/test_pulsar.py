@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.blocking import Client
 from tests.cluster import Cluster
-from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker, need_broker, running_broker
+from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker, ledgers_of, need_broker, running_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster, NEEDS_BROKER]
 
@@ -38,18 +38,6 @@ def shared_broker(pulsar_cluster: Cluster, tmp_path_factory: pytest.TempPathFact
 def broker(shared_broker: PulsarBroker, pulsar_cluster: Cluster) -> PulsarBroker:
     pulsar_cluster.revive()
     return shared_broker
-
-
-def ledgers_of(client: Client, topic: str) -> list[int]:
-    """Return the ledgers that Pulsar's metadata say are of this topic, in order."""
-    name = f"public/default/persistent/{topic}".encode()
-    found = []
-    for ledger_id in client.ledgers():
-        custom = client.metadata(ledger_id).custom_metadata
-        # Ledgers of cursors name the topic, too.
-        if custom.get("pulsar/managed-ledger") == name and "pulsar/cursor" not in custom:
-            found.append(ledger_id)
-    return sorted(found)
 
 
 def test_item_10_messages_are_consumed_in_the_order_they_were_produced(broker: PulsarBroker) -> None:

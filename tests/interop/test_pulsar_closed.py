@@ -31,8 +31,7 @@ from bkspark.wire.status import Status
 from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.bookie.serving import Peer
 from tests.cluster import Cluster
-from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker, need_broker, running_broker
-from tests.interop.test_pulsar import ledgers_of
+from tests.interop.pulsar_broker import ANSWER_S, NEEDS_BROKER, PulsarBroker, ledgers_of, need_broker, running_broker
 from tests.polling import wait_until
 from tests.security.certificates import Authority, Leaf
 from tests.security.closed_zookeeper import MODULE

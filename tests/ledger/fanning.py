@@ -14,15 +14,19 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.pipeline import WriterStart
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
-from bkspark.errors import BookKeeperError
+from bkspark.errors import (
+    BookKeeperError,
+)
 from bkspark.ledger.driver import Driver, Work
 from bkspark.ledger.fanout import Fanout
 from bkspark.ledger.ownership import Ownership
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import BookieConnection
-from bkspark.wire import v2
+from bkspark.net.v3_channel import BookieV3Channel
+from bkspark.wire import v2, v3
 from bkspark.wire.digest import SealedEntries
 from tests.ledger.hostile import Asked, reply
+from tests.net.v3_peer import response
 from tests.simulation.virtual_loop import run_in_virtual_time
 
 LEDGER = 5
@@ -167,3 +171,37 @@ def play(test: Callable[[], Awaitable[None]]) -> None:
             await asyncio.gather(*left, return_exceptions=True)
 
     run_in_virtual_time(call())
+
+
+async def forcing(silent_s: float = SILENT_S) -> tuple[FannedWriter, dict[str, tuple[BookieV3Channel, Wire]]]:
+    """Return a writer of relaxed durability that has forces under way, to bookies that acknowledged an entry.
+
+    Bookie a has synced it before. `silent_s`: how long their other answers may take.
+    """
+    writer = FannedWriter(relaxed=RelaxedDurability(force_interval_s=0))
+    writer.add()
+    await settled()
+    found = {
+        bookie: await writer.connected(bookie, BookieV3Channel(bookie, 1 << 20, silent_s, v3.TxnIds()))
+        for bookie in "abc"
+    }
+    for number, bookie in enumerate("abc"):
+        synced = 0 if bookie == "a" else None
+        ids, statuses = np.array([0]), np.array([0])
+        writer.perform(writer.core.on_add_replies(number, bookie, ids, statuses, writer.now_ns(), synced))
+    for _, wire in found.values():
+        wire.sent = b""
+    writer.perform(writer.core.sync())
+    await settled()
+    return writer, found
+
+
+def answer_force(channel: BookieV3Channel, wire: Wire, status: int = 0) -> None:
+    request = v3.decode_request(wire.sent[4:])
+    assert request.forceLedgerRequest.ledgerId == LEDGER
+    inner = {"ledgerId": LEDGER, "status": status}
+    receive(channel, v3.encode_message(response(request, status, forceLedgerResponse=inner)))
+
+
+def confirmed(writer: FannedWriter) -> list[int]:
+    return [effect.last_entry for effect in writer.done if isinstance(effect, effects.Confirm)]

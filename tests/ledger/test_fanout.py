@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import (
     AuthenticationFailed,
     BookieUnavailable,
@@ -25,13 +23,23 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.channel import BookieChannel
-from bkspark.net.v3_channel import BookieV3Channel
-from bkspark.wire import v3
 from bkspark.wire.status import Status
-from tests.ledger.fanning import FORCE_S, LEDGER, SILENT_S, FannedWriter, Wire, answer, entries, play, receive, settled
+from tests.ledger.away import Away
+from tests.ledger.fanning import (
+    FORCE_S,
+    LEDGER,
+    SILENT_S,
+    FannedWriter,
+    Wire,
+    answer,
+    answer_force,
+    confirmed,
+    entries,
+    forcing,
+    play,
+    settled,
+)
 from tests.ledger.in_process import URI
-from tests.ledger.test_ownership import Away
-from tests.net.v3_peer import response
 
 
 def now() -> float:
@@ -446,40 +454,6 @@ def test_connection_that_is_lost_or_not_needed_any_more_does_not_wait_for_the_st
 
 
 # ---- forces ----
-
-
-async def forcing(silent_s: float = SILENT_S) -> tuple[FannedWriter, dict[str, tuple[BookieV3Channel, Wire]]]:
-    """Return a writer of relaxed durability that has forces under way, to bookies that acknowledged an entry.
-
-    Bookie a has synced it before. `silent_s`: how long their other answers may take.
-    """
-    writer = FannedWriter(relaxed=RelaxedDurability(force_interval_s=0))
-    writer.add()
-    await settled()
-    found = {
-        bookie: await writer.connected(bookie, BookieV3Channel(bookie, 1 << 20, silent_s, v3.TxnIds()))
-        for bookie in "abc"
-    }
-    for number, bookie in enumerate("abc"):
-        synced = 0 if bookie == "a" else None
-        ids, statuses = np.array([0]), np.array([0])
-        writer.perform(writer.core.on_add_replies(number, bookie, ids, statuses, writer.now_ns(), synced))
-    for _, wire in found.values():
-        wire.sent = b""
-    writer.perform(writer.core.sync())
-    await settled()
-    return writer, found
-
-
-def answer_force(channel: BookieV3Channel, wire: Wire, status: int = 0) -> None:
-    request = v3.decode_request(wire.sent[4:])
-    assert request.forceLedgerRequest.ledgerId == LEDGER
-    inner = {"ledgerId": LEDGER, "status": status}
-    receive(channel, v3.encode_message(response(request, status, forceLedgerResponse=inner)))
-
-
-def confirmed(writer: FannedWriter) -> list[int]:
-    return [effect.last_entry for effect in writer.done if isinstance(effect, effects.Confirm)]
 
 
 def test_entry_is_confirmed_when_enough_bookies_have_carried_out_a_force() -> None:

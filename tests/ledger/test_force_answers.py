@@ -12,11 +12,10 @@ from bkspark.ledger.link import FORCE_PAUSE_S
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
-from tests.ledger.fanning import FORCE_S, SILENT_S, play, settled
+from tests.ledger.fanning import FORCE_S, SILENT_S, answer_force, confirmed, forcing, play, settled
 from tests.ledger.holders import PATIENT, Holder, register
 from tests.ledger.hostile import DIGEST, HostileBookie, World
 from tests.ledger.hostile import play as play_on_sockets
-from tests.ledger.test_fanout import answer_force, confirmed, forcing
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -15,56 +15,16 @@ from bkspark.ledger.patience import Patience
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, SnapshotReader, last_entries
 from bkspark.ledger.tail import TailWatch
 from bkspark.metadata.ledgers import Versioned
-from bkspark.net.pool import NetOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from tests.ledger.after_calls import tasks_of
-from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, items, no_entry_v3, play, reply, sealed
-
-PATIENT = NetOptions(read_timeout_s=3600.0, speculative_read_s=3600.0)
-"""No test waits that long for a bookie."""
-V3Answer = Callable[[protocol.Request], Iterable[protocol.Response]]
-
-
-def explicit(lac: int | None, last_entry: int | None, status: int = protocol.EOK) -> V3Answer:
-    """Answer the read of a LAC with an explicit LAC, and the last entry."""
-
-    def answer(request: protocol.Request) -> Iterable[protocol.Response]:
-        ledger_id = request.readLacRequest.ledgerId
-        inner = protocol.ReadLacResponse(status=status, ledgerId=ledger_id)
-        if lac is not None:
-            inner.lacBody = DIGEST.seal_lac(ledger_id, lac)
-        if last_entry is not None:
-            inner.lastEntryBody = sealed(ledger_id, last_entry, length=10 * (last_entry + 1))
-        head = v3.header(request.header.operation, request.header.txnId)
-        return [protocol.Response(header=head, status=status, readLacResponse=inner)]
-
-    return answer
+from tests.ledger.held_reads import PATIENT, Held, explicit, opened
+from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, no_entry_v3, play, reply, sealed
 
 
 def unanswered(request: protocol.Request) -> Iterable[protocol.Response]:
     return []
-
-
-class Held:
-    """A bookie's answers to V2 requests: it holds entries 0 to `last`, which carries `lac`. A test may change both."""
-
-    def __init__(self, last: int, otherwise: int = Status.ENOENTRY, *, lac: int | None = None) -> None:
-        self.last = last
-        self.otherwise = otherwise
-        self.lac = lac
-
-    def __call__(self, asked: Asked) -> bytes:
-        is_last = asked.opcode == v2.READ and asked.entry_id == v2.LAST_ENTRY
-        entry_id = self.last if is_last else asked.entry_id
-        if not 0 <= entry_id <= self.last:
-            return reply(asked, status=self.otherwise)
-        if asked.opcode == v2.BATCH_READ:
-            count = min(asked.entries_max, self.last + 1 - entry_id)
-            return reply(asked, body=items(asked.ledger_id, entry_id, count))
-        lac = self.lac if is_last else None
-        return reply(asked, body=sealed(asked.ledger_id, entry_id, lac=lac, length=10 * (entry_id + 1)))
 
 
 class TakesAdds(Held):
@@ -72,30 +32,6 @@ class TakesAdds(Held):
 
     def __call__(self, asked: Asked) -> bytes:
         return reply(asked) if asked.opcode == v2.ADD else super().__call__(asked)
-
-
-Reading = Callable[..., Awaitable[None]]
-
-
-def opened(*bookies: tuple[Callable[[Asked], bytes], V3Answer], quorums: tuple[int, int, int] | None = None):
-    """Return what runs a test with an open reader of a ledger of these bookies, the world and the bookies."""
-
-    def run(test: Reading) -> None:
-        async def call(world: World) -> None:
-            serving = [HostileBookie(answer, answer_v3) for answer, answer_v3 in bookies]
-            for bookie in serving:
-                await bookie.__aenter__()
-            try:
-                size = len(serving)
-                ledger_id = await world.ledger(*serving, quorums=quorums or (size, size, 1))
-                await test(await world.client(net=PATIENT).open(ledger_id), world, *serving)
-            finally:
-                for bookie in serving:
-                    await bookie.__aexit__()
-
-        play(call, 20)
-
-    return run
 
 
 async def close(world: World, reader: LedgerReader, last_entry: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import LedgerFenced, MetadataError
+from bkspark.errors import LedgerFenced
 from bkspark.ledger.ownership import Ownership
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
@@ -15,24 +15,9 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import DigestType, EntryDigest
+from tests.ledger.away import Away
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.polling import until
-
-
-class Away(MemoryTree):
-    """A session that cannot read the metadata of ledgers while `is_away`, and counts how often that was tried."""
-
-    is_away = False
-    tried = 0
-
-    def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store, 1 << 40, 10.0)
-
-    async def get(self, path: str) -> tuple[bytes, Stat]:
-        if self.is_away and "/L" in path:
-            self.tried += 1
-            raise MetadataError("the metadata store does not answer")
-        return await super().get(path)
 
 
 def test_new_connection_gets_no_add_before_the_store_says_that_the_ledger_is_ours(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from bkspark.client import Client, LedgerWriter
 from bkspark.core.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
-from tests.ledger.test_gray_bookies import GrayCluster, play_with_client, takes_part
+from tests.ledger.gray_bookies import GrayCluster, play_with_client, takes_part
 
 pytestmark = pytest.mark.slow
 

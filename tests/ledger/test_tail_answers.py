@@ -13,8 +13,8 @@ from bkspark.ledger.reader import LedgerReader
 from bkspark.ledger.tail import TailWatch
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
+from tests.ledger.held_reads import PATIENT, Held, explicit, opened
 from tests.ledger.hostile import PAYLOAD, HostileBookie, World, no_entry_v3, sealed
-from tests.ledger.test_ledger_reader import PATIENT, Held, explicit, opened
 
 
 def test_every_wait_after_the_end_of_a_watch_raises_why_it_ended() -> None:

@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
-
 import pytest
 
-from bkspark.client import Client
 from bkspark.log import Log, Position, reading
-from bkspark.log.heads import Change
-from bkspark.log.store import LogStore
-from bkspark.log.times import EMPTY
 from bkspark.log.writer import LedgerOptions, LogWriter, RollLimits
 from tests.ledger.in_process import InProcessCluster, run
+from tests.log.clocks import Clock, at, log_of, without_times
 from tests.log.logs import ONE, numbers, publish, read_all, until
-
-
-class Clock:
-    """The clock of a process, which goes as it is set."""
-
-    def __init__(self, now_ms: int = 1_000_000) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-def log_of(client: Client, clock: Clock, name: str = "clicks") -> Log:
-    log = client.log(name)
-
-    async def store() -> LogStore:
-        return LogStore(await client.tree(), client.uri.root, clock)
-
-    log.store = store  # type: ignore[method-assign]
-    return log
-
-
-def at(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 async def since(log: Log, ms: int) -> list[bytes]:
@@ -151,10 +121,6 @@ def test_an_old_log_has_times_from_the_first_new_entry_on(tmp_path):
         assert await since(log, now_ms - 3_600_000) == numbers(0, 9)
 
     run(tmp_path, test)
-
-
-async def without_times(head):
-    return Change(replace(head, times=EMPTY), None)
 
 
 def test_truncating_and_overwriting_keep_times_in_order(tmp_path):

@@ -14,15 +14,10 @@ from bkspark.log.formats import LogHead, PageRef, PendingLedger, SchemaRef, Segm
 from bkspark.log.positions import Position
 from bkspark.log.retention import Retention
 from bkspark.log.times import Mark, TimeIndex, TimePageRef
+from tests.log.head_text import EXAMPLE
 
 TOKEN = "00000000000000aa"
 LARGEST = (1 << 63) - 1
-# The example of the module's docstring.
-EXAMPLE = (
-    '{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",'
-    '"last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],'
-    '"tail_ordinal":0,"version":1,"writer":null}'
-)
 
 
 def test_the_head_of_the_specification_is_the_head_that_is_written() -> None:

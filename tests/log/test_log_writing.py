@@ -17,8 +17,8 @@ from bkspark.errors import (
     NotEnoughBookies,
 )
 from tests.ledger.in_process import URI, InProcessCluster, run
+from tests.log.clocks import without_times
 from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
-from tests.log.test_append_times import without_times
 from tests.log.world import FailingTree
 
 

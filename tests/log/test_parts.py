@@ -21,7 +21,7 @@ from bkspark.log.retention import decode_consumer
 from bkspark.log.times import OPEN_MARKS_MAX, Mark, OpenTimes, TimeIndex, TimePageRef
 from bkspark.log.writer import LedgerOptions
 from bkspark.metadata.memory import MemoryStore
-from tests.log.test_formats import EXAMPLE
+from tests.log.head_text import EXAMPLE
 from tests.log.world import World, in_world
 
 # ---- heads ----

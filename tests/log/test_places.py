@@ -17,6 +17,7 @@ from bkspark.log.heads import PAGES_CACHED_MAX, HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.snapshot import RUN_LEDGERS_MAX, LogSegment, LogSnapshot
 from bkspark.metadata.memory import MemoryStore
+from tests.log.paged_logs import Paged
 
 
 @dataclass
@@ -224,34 +225,6 @@ def test_time_before_the_start_of_a_truncated_log_is_its_start() -> None:
 
 
 # ---- the list, in pages ----
-
-
-class Paged:
-    """A log of `end` ledgers, ledger n at ordinal n, some in pages of ten and the rest in the head."""
-
-    def __init__(self, first: int, paged: int, end: int) -> None:
-        self.tree = MemoryStore().session()
-        self.heads = HeadStore(self.tree, "/ledgers")
-        self.head = LogHead(
-            log_id="00000000000000aa",
-            root="/ledgers",
-            changes=("00000000000000aa",),
-            first_ordinal=first,
-            start=Position.beginning(first),
-            pages=tuple(PageRef(f"{at}-00000000000000aa") for at in range(0, paged, 10)),
-            tail_ordinal=paged,
-            tail=tuple(SegmentFacts(number) for number in range(paged, end)),
-        )
-
-    async def write_pages(self) -> None:
-        for ref in self.head.pages:
-            ledgers = [SegmentFacts(number) for number in range(ref.first_ordinal, ref.first_ordinal + 10)]
-            path = f"{LOGS_ROOT}/x/{PAGES}/{ref.name}"
-            await self.tree.create(path, encode_page(ref.first_ordinal, ledgers), make_parents=True)
-
-    @property
-    def snapshot(self) -> LogSnapshot:
-        return LogSnapshot(self.heads, "x", StoredHead(self.head, 3))
 
 
 async def listed(snapshot: LogSnapshot, *bounds: int) -> list[list[int]]:

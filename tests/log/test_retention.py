@@ -27,8 +27,8 @@ from bkspark.log.retention import (
 )
 from bkspark.log.writer import LedgerOptions, delete_ledger
 from tests.ledger.in_process import InProcessCluster, run
+from tests.log.clocks import Clock, at, log_of, without_times
 from tests.log.logs import ONE, numbers, publish, read_all
-from tests.log.test_append_times import Clock, at, log_of, without_times
 
 # ---- the decision ----
 

@@ -12,7 +12,7 @@ from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.routing import RoutedCommits, _record_path
 from bkspark.metadata.memory import Fault
 from bkspark.metadata.tree import ANY_VERSION
-from tests.log.test_routing import Q0, Logs, in_logs
+from tests.log.routed_logs import Q0, Logs, in_logs
 
 
 @in_logs("a", "b")

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 import crc32c
 import pyarrow as pa
 
+from bkspark.entries import EntryBatch
+from bkspark.pulsar.chunks import ChunkGatherer
+from bkspark.pulsar.entries import Entries, decode_entries
 from bkspark.pulsar.pulsar_formats_pb2 import (
     BrokerEntryMetadata,
     MessageIdData,
@@ -140,3 +143,18 @@ def compacted(ledger: int, entry: int, stored: bytes) -> bytes:
     """Return the entry of a compacted ledger that holds a topic's entry."""
     identity = MessageIdData(ledgerId=ledger, entryId=entry, partition=-1).SerializeToString()
     return struct.pack(">i", len(identity)) + identity + struct.pack(">i", len(stored)) + stored
+
+
+def decoded(*stored: bytes) -> Entries:
+    return decode_entries(EntryBatch.of(stored, 7, 0))
+
+
+def gathered(gatherer: ChunkGatherer, entries: Entries) -> list[bytes]:
+    found = []
+    for row in range(len(entries)):
+        uuid = gatherer.take(entries, row)
+        if uuid is not None:
+            joined = gatherer.join(uuid)
+            if joined is not None:
+                found.append(bytes(joined.payload))
+    return found

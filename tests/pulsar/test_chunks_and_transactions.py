@@ -7,27 +7,12 @@ import pytest
 from bkspark.entries import EntryBatch
 from bkspark.pulsar import chunks
 from bkspark.pulsar.chunks import ChunkGatherer
-from bkspark.pulsar.entries import Entries, decode_entries
+from bkspark.pulsar.entries import decode_entries
 from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, MessageId
 from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
 from bkspark.pulsar.transactions import Transactions
-from tests.pulsar.entries import Message, chunked, marker, single
-
-
-def decoded(*stored: bytes) -> Entries:
-    return decode_entries(EntryBatch.of(stored, 7, 0))
-
-
-def gathered(gatherer: ChunkGatherer, entries: Entries) -> list[bytes]:
-    found = []
-    for row in range(len(entries)):
-        uuid = gatherer.take(entries, row)
-        if uuid is not None:
-            joined = gatherer.join(uuid)
-            if joined is not None:
-                found.append(bytes(joined.payload))
-    return found
+from tests.pulsar.entries import Message, chunked, decoded, gathered, marker, single
 
 
 def test_chunks_of_two_messages_may_alternate() -> None:

@@ -12,8 +12,7 @@ from bkspark.pulsar.compression import LZ4, ZLIB, decompress
 from bkspark.pulsar.entries import MESSAGE_BYTES_MIN, MESSAGES_MAX, MalformedEntry
 from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.transactions import Transactions
-from tests.pulsar.entries import Message, chunked, compressed, framed, marker, metadata_of, single
-from tests.pulsar.test_chunks_and_transactions import decoded, gathered
+from tests.pulsar.entries import Message, chunked, compressed, decoded, framed, gathered, marker, metadata_of, single
 
 
 def test_chunks_of_one_id_belong_to_one_message() -> None:

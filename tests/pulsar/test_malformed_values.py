@@ -17,7 +17,7 @@ from bkspark.pulsar.base64_values import from_base64
 from bkspark.pulsar.malformed import MALFORMED, MalformedValues
 from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.values import decoder_of, key_value_decoder
-from tests.pulsar.test_values import native
+from tests.pulsar.native_schemas import native
 
 FIELDS = [
     {"name": "a", "type": "string"},

@@ -16,19 +16,7 @@ from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.avro import arrow_of_avro
 from bkspark.pulsar.schemas import Schema
 from bkspark.pulsar.values import decoder_of
-
-
-def native(name: str) -> Schema:
-    """Return the PROTOBUF_NATIVE schema of one of our own messages, as Pulsar stores it."""
-    file = FileDescriptorProto()
-    formats.DESCRIPTOR.CopyToProto(file)
-    stored = base64.b64encode(FileDescriptorSet(file=[file]).SerializeToString()).decode()
-    definition = {
-        "fileDescriptorSet": stored,
-        "rootMessageTypeName": f"bkspark.pulsar.{name}",
-        "rootFileDescriptorName": file.name,
-    }
-    return Schema(0, "PROTOBUF_NATIVE", json.dumps(definition).encode())
+from tests.pulsar.native_schemas import native
 
 
 def test_protobuf_messages_are_structs_and_absent_fields_null() -> None:

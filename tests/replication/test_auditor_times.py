@@ -23,7 +23,7 @@ from bookie_service.replication.options import AutoRecoveryOptions, RepairOption
 from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from bookie_service.replication.worker import REPORT_S, ReplicationWorker
 from tests.ledger.in_process import URI
-from tests.replication.test_auditor_steps import DELAY_S, ROOT, Process, World, play
+from tests.replication.auditors import DELAY_S, ROOT, Process, World, play
 from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE
 
 HOUR_S = 3600.0

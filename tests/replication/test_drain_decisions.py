@@ -30,8 +30,8 @@ from bookie_service.replication.drain import (
 )
 from bookie_service.replication.drain_ledgers import LedgersLeft
 from tests.ledger.in_process import URI
+from tests.replication.drains import drain_of
 from tests.replication.paused_workers import EMPTY, OPTIONS, play, register
-from tests.replication.test_drain_steps import drain_of
 from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
 
 ROOT = MetadataUri.parse(URI).root

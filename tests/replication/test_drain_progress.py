@@ -12,8 +12,8 @@ from bkspark.core.metadata import Fragment
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
 from bkspark.metadata.memory import MemoryTree
 from bookie_service.replication.drain import REPORTED_MAX, Drain, DrainProgress, progress_of
+from tests.replication.drains import OtherProcess, drain_of
 from tests.replication.paused_workers import EMPTY, play, register
-from tests.replication.test_drain_steps import OtherProcess, drain_of
 from tests.replication.worker_parts import CLOSED, LOST, OPENED, SPARE, Bench
 
 SIZE = CLOSED.length

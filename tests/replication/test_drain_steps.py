@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.errors import MetadataFormat, NotEnoughBookies
-from bkspark.metadata.bookie_plans import DRAIN, BookiePlan, BookiePlans
+from bkspark.metadata.bookie_plans import DRAIN
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import ledger_path
-from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import LedgerManager, MetadataUri
-from bookie_service.replication.drain import FAILURES_MAX, PAUSE_S, Drain, DrainCancelled, DrainProgress
+from bookie_service.replication.drain import FAILURES_MAX, PAUSE_S, DrainCancelled, DrainProgress
 from tests.ledger.in_process import URI
+from tests.replication.drains import OtherProcess, drain_of
 from tests.replication.paused_workers import EMPTY, OPTIONS, play, register
 from tests.replication.worker_parts import ALSO_LOST, CLOSED, LOST, OPENED, SPARE, Bench
-
-
-async def drain_of(
-    bench: Bench,
-    report: Callable[[DrainProgress], None] = lambda _: None,
-    *,
-    closes_open: bool = False,
-    **stored: object,
-) -> Drain:
-    """Return the drain of a bookie that is read-only already. `stored`: the progress that an earlier run stored."""
-    await register(bench, LOST, read_only=True)
-    await bench.cluster.plans().prepare()
-    await bench.cluster.plans().set(BookiePlan(LOST, DRAIN, "an operator", 0, progress=stored))
-    return Drain(bench.cluster, LOST, "a process", OPTIONS, report, closes_open=closes_open)
 
 
 def test_drain_that_cannot_move_a_ledger_waits_longer_each_time_and_leaves_it_unlocked() -> None:
@@ -155,29 +140,6 @@ def test_drain_moves_what_it_can_and_ends_with_the_error_of_metadata_that_cannot
         assert (await bench.metadata(good)).last_fragment.bookies == (SPARE,)
 
     play(test)
-
-
-class OtherProcess:
-    """A process on another host that drains the same bookie."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        uri = MetadataUri.parse(URI)
-        self.locks = UnderreplicationStore(store.session(), uri)
-        self.plans = BookiePlans(store.session(), uri)
-
-    async def report(self, ledgers: int, bytes_per_s: int, times: int) -> None:
-        """Report once a second how many ledgers it has moved."""
-        for _ in range(times):
-            at_ms = int(asyncio.get_running_loop().time() * 1000)
-            facts = {"ledgers": ledgers, "bytes": ledgers * CLOSED.length, "bytes_per_s": bytes_per_s, "at_ms": at_ms}
-
-            def reported(plan: BookiePlan, facts: dict[str, int] = facts) -> BookiePlan:
-                others = plan.progress.get("processes")
-                assert isinstance(others, dict)
-                return replace(plan, progress={**plan.progress, "processes": {**others, "another": facts}})
-
-            assert await self.plans.update(LOST, DRAIN, reported)
-            await asyncio.sleep(1)
 
 
 def test_time_left_counts_what_another_process_has_moved_and_its_rate() -> None:

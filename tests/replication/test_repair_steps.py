@@ -31,7 +31,7 @@ from tests.ledger.holders import PATIENT, Holder, adds_of, flags_of, register, w
 from tests.ledger.hostile import URI, Asked, HostileBookie, World, reply, sealed
 from tests.planting import changed
 from tests.polling import until
-from tests.replication.test_listed_copies import listing
+from tests.replication.listed_copies import listing
 
 GONE, ALSO_GONE = "127.0.0.1:1", "127.0.0.1:2"
 """Bookies that are lost: nothing listens on these ports."""

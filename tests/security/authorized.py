@@ -212,3 +212,27 @@ def statuses(answer: bytes) -> list[int]:
 def facts(ledger_id: int, log: str = "", tenant: str = "", key: bytes | None = KEY) -> LedgerFacts:
     values: Mapping[str, str] = {}
     return LedgerFacts(ledger_id, log, tenant, values, key)
+
+
+OWN, FENCED, FOREIGN, NEW, ABSENT = 1, 2, 3, 4, 5
+USER = Principal("user", "digest")
+
+
+def prepared(send: Callable[[bytes], bytes]) -> None:
+    """Fill a bookie: three ledgers with three entries, one of them fenced."""
+    for ledger_id in (OWN, FENCED, FOREIGN):
+        assert set(statuses(send(adds(ledger_id, 0, [b"a", b"b", b"c"])))) == {Status.EOK}
+    send(v2.encode_reads(FENCED, np.array([-1]), v2.DO_FENCING, KEY))
+
+
+def metadata() -> Metadata:
+    """Return a store where all ledgers exist but one."""
+    return Metadata([facts(OWN, "mine"), facts(FENCED, "mine"), facts(FOREIGN, "theirs"), facts(NEW, "mine")])
+
+
+def frames_in(data: bytes) -> int:
+    count = at = 0
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+        count += 1
+    return count

@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
+
+from bkspark.tls.options import TlsOptions
 
 LOCAL = ("localhost", "127.0.0.1")
 _DAY = datetime.timedelta(days=1)
@@ -178,3 +180,8 @@ def to_jks(store: str, password: str) -> str:
         timeout=60,
     )
     return path
+
+
+def of_bookie(leaf: Leaf, **changes: object) -> TlsOptions:
+    key, chain = leaf.pem()
+    return replace(TlsOptions(key_store=key, certificate_path=chain), **changes)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from typing import Self
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
 from tests.polling import wait_until
+from tests.security.sasl_serving import KERBEROS_MODULE
 
 REALM = "TEST"
 CLOCK_SKEW_S = 1
@@ -128,3 +129,13 @@ class KeyDistributionCenter:
 
     def __exit__(self, *_: object) -> None:
         self._process.stop(10)
+
+
+SERVICE, WRITER, STRANGER = "bookkeeper/127.0.0.1", "bookkeeper-writer", "stranger"
+
+
+def section(name: str, keytab: str, principal: str) -> str:
+    return (
+        f'{name} {{ {KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" '
+        f'principal="{principal}@{REALM}"; }};\n'
+    )

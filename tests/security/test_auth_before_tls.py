@@ -22,9 +22,9 @@ from tests.bookie.serving import KEY, Peer, Serving, adds, service_options
 from tests.bookie.v3_peer import add_frames
 from tests.polling import wait_until
 from tests.security.certificates import Authority
+from tests.security.login_serving import EVERY_REQUEST, PROTOCOLS, Spy
 from tests.security.principals import principals
 from tests.security.sasl_serving import PASSWORD, USER, USERS, SaslPeer, auth_v2, auth_v3, by_digest
-from tests.security.test_authentication import EVERY_REQUEST, PROTOCOLS, Spy
 from tests.security.tls_serving import is_closed, listener, trusting
 
 TLS_REQUIRED = pytest.mark.parametrize("tls_required", [False, True], ids=["TLS optional", "TLS required"])

@@ -30,9 +30,9 @@ from tests.security.authorized import (
     Metadata,
     Operation,
     facts,
+    frames_in,
     statuses,
 )
-from tests.security.test_authorization_mixes import frames_in
 
 HISTORIES, EVENTS = 8, 50
 PIECE_TURNS = 80

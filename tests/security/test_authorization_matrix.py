@@ -8,34 +8,36 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from bkspark.security.principal import ANONYMOUS, Principal
-from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.engine.authorization import RefusedRequests
-from tests.bookie.serving import KEY, adds
+from tests.bookie.serving import KEY
 from tests.bookie.simulated_connections import ServedBookie
 from tests.security.authorized import (
+    ABSENT,
     ALL_RIGHTS,
     CACHE_BYTES,
+    FENCED,
+    FOREIGN,
+    NEW,
     OPERATIONS,
     OTHER_KEY,
+    OWN,
     ROOT,
+    USER,
     AuthorizedBookie,
-    Metadata,
     Operation,
     ask,
-    facts,
+    metadata,
+    prepared,
     statuses,
 )
 
 RIGHTS = ("read", "write", "fence")
 SETS = tuple(frozenset(some) for count in range(len(RIGHTS) + 1) for some in itertools.combinations(RIGHTS, count))
-OWN, FENCED, FOREIGN, NEW, ABSENT = 1, 2, 3, 4, 5
 LEDGERS = {
     "own": OWN,
     "fenced": FENCED,
@@ -43,19 +45,6 @@ LEDGERS = {
     "not held": NEW,
     "not in the metadata": ABSENT,
 }
-USER = Principal("user", "digest")
-
-
-def prepared(send: Callable[[bytes], bytes]) -> None:
-    """Fill a bookie: three ledgers with three entries, one of them fenced."""
-    for ledger_id in (OWN, FENCED, FOREIGN):
-        assert set(statuses(send(adds(ledger_id, 0, [b"a", b"b", b"c"])))) == {Status.EOK}
-    send(v2.encode_reads(FENCED, np.array([-1]), v2.DO_FENCING, KEY))
-
-
-def metadata() -> Metadata:
-    """Return a store where all ledgers exist but one."""
-    return Metadata([facts(OWN, "mine"), facts(FENCED, "mine"), facts(FOREIGN, "theirs"), facts(NEW, "mine")])
 
 
 def authorized(rights: frozenset[str]) -> AuthorizedBookie:

@@ -8,8 +8,23 @@ import pytest
 
 from bkspark.wire.status import Status
 from tests.bookie.serving import KEY
-from tests.security.authorized import ALL_RIGHTS, OPERATIONS, OTHER_KEY, ROOT, AuthorizedBookie, statuses
-from tests.security.test_authorization_matrix import ABSENT, FENCED, FOREIGN, NEW, OWN, USER, metadata, prepared
+from tests.security.authorized import (
+    ABSENT,
+    ALL_RIGHTS,
+    FENCED,
+    FOREIGN,
+    NEW,
+    OPERATIONS,
+    OTHER_KEY,
+    OWN,
+    ROOT,
+    USER,
+    AuthorizedBookie,
+    frames_in,
+    metadata,
+    prepared,
+    statuses,
+)
 
 BURSTS = 40
 RIGHTS = ("read", "write", "fence")
@@ -50,11 +65,3 @@ def check_a_burst(draw: random.Random) -> None:
     assert refused == sum(not is_allowed for _, _, is_allowed in burst), burst
     assert statuses(answer).count(Status.EUA) >= refused
     assert bookie.served.twin.store.ledger(ABSENT) is None
-
-
-def frames_in(data: bytes) -> int:
-    count = at = 0
-    while at < len(data):
-        at += 4 + int.from_bytes(data[at : at + 4], "big")
-        count += 1
-    return count

@@ -37,8 +37,8 @@ from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.engine.authorization import Authorization, Found, RefusedRequests, Unfound
 from bookie_service.operation.authorization import RulesFollower, log_refusal
 from bookie_service.settings.rules_file import RulesFile
+from tests.bookie.control_reports import ledgers, report
 from tests.bookie.serving import KEY, Serving, adds, service_options
-from tests.bookie.test_control import ledgers, report
 from tests.polling import wait_until
 from tests.security.certificates import Authority
 from tests.security.sasl_serving import PASSWORD, SaslPeer, by_digest

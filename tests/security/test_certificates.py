@@ -19,7 +19,7 @@ from bkspark.tls.contexts import TlsContext
 from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
 from bkspark.tls.stores import validity
 from bookie_service.settings.configuration import configure
-from tests.security.certificates import Authority, Leaf, to_jks
+from tests.security.certificates import Authority, Leaf, of_bookie, to_jks
 
 SECRET = b"s3cret"
 
@@ -39,11 +39,6 @@ def password(tmp_path: Path) -> str:
     path = tmp_path / "password"
     path.write_bytes(SECRET)
     return str(path)
-
-
-def of_bookie(leaf: Leaf, **changes: object) -> TlsOptions:
-    key, chain = leaf.pem()
-    return replace(TlsOptions(key_store=key, certificate_path=chain), **changes)  # type: ignore[arg-type]
 
 
 def shown_by(server: ssl.SSLContext, authority: Authority) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 
 from bookie_service.admin.log_output import TextFormatter
 from bookie_service.settings.http_options import HttpOptions
-from tests.security.test_http_access import TOKENS, access_file, served
+from tests.security.http_serving import TOKENS, access_file, served
 
 RIGHT, WRONG = (f"Authorization: Bearer {token}\r\n" for token in (TOKENS["destroy"], "an-unknown-token"))
 

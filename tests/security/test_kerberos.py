@@ -21,7 +21,7 @@ from tests.bookie.serving import Serving, service_options
 from tests.polling import wait_until
 from tests.security import kdc
 from tests.security.certificates import Authority
-from tests.security.kdc import CLOCK_SKEW_S, REALM, KeyDistributionCenter
+from tests.security.kdc import CLOCK_SKEW_S, REALM, SERVICE, STRANGER, WRITER, KeyDistributionCenter, section
 from tests.security.matrix import Login, kerberos_cases
 from tests.security.matrix_bookies import Certificates, MatrixClient, PolicyBookie, check
 from tests.security.principals import principals
@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.xdist_group("kerberos"),
 ]
 
-SERVICE, WRITER, STRANGER = "bookkeeper/127.0.0.1", "bookkeeper-writer", "stranger"
 PROTOCOLS = pytest.mark.parametrize("wire_protocol", list(WireProtocol))
 
 
@@ -53,13 +52,6 @@ def keytabs(realm: KeyDistributionCenter) -> dict[str, str]:
 def in_realm(realm: KeyDistributionCenter, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in realm.environment.items():
         monkeypatch.setenv(name, value)
-
-
-def section(name: str, keytab: str, principal: str) -> str:
-    return (
-        f'{name} {{ {KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" '
-        f'principal="{principal}@{REALM}"; }};\n'
-    )
 
 
 def server_options(directory: Path, keytab: str, principal: str = SERVICE) -> SaslServerOptions:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.gate import TlsGate
-from tests.security.certificates import Authority
-from tests.security.test_certificates import of_bookie
+from tests.security.certificates import Authority, of_bookie
 
 WAIT_S = 30.0
 

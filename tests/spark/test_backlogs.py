@@ -9,7 +9,7 @@ from bkspark.log.positions import Position
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import Backlog
-from tests.log.test_places import Paged
+from tests.log.paged_logs import Paged
 
 
 def test_backlog_counts_whole_pages_and_parts_of_them_once() -> None:

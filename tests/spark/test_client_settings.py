@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,7 +106,6 @@ def test_tasks_read_with_the_settings(cluster: Cluster, client: Client) -> None:
 
 
 def test_the_page_lists_every_setting() -> None:
-    from tests.spark.test_docs import PAGE
-
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     for name in SETTINGS:
-        assert f"| `bookkeeper.{name}` |" in PAGE.read_text()
+        assert f"| `bookkeeper.{name}` |" in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from bkspark import client as aio
 from bkspark.blocking import Client, EncryptionOptions, run
 from bkspark.errors import DecryptionFailed
 from bkspark.wire.encrypted_entries import RECORD_KEY
+from tests.spark.spark_key_files import key_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Table
 
 pytestmark = pytest.mark.spark
-
-
-def key_file(path: Path, *key_ids: str, octet: int = 7) -> str:
-    lines = [f"{name} {base64.b64encode(bytes([octet]) * 31 + name.encode()[-1:]).decode()}\n" for name in key_ids]
-    path.write_text("".join(lines))
-    return str(path)
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from bkspark.spark.columns import arrow_schema
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.write import BookKeeperWriter
-from tests.spark.test_evolution import Author
-from tests.spark.test_widening import same
+from tests.spark.evolving import Author, same
 
 pytestmark = pytest.mark.cluster
 

@@ -21,7 +21,7 @@ from tests.cluster import Cluster
 from tests.pulsar.generated import TXNS, TopicAuthor
 from tests.pulsar.slow_reader import Malformed, Row, SlowReader
 from tests.pulsar.stored import StoredTopic
-from tests.spark.test_topic_stream import Query
+from tests.spark.topic_queries import Query
 
 TOPIC = "persistent://public/default/t"
 LEDGER, FIRST_ENTRY = 300, 126

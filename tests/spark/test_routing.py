@@ -19,7 +19,7 @@ from bkspark.spark.source import BookKeeperDataSource
 from bkspark.spark.versions import HAS_ADMISSION_CONTROL
 from bkspark.spark.write import destination_of
 from tests.cluster import Cluster
-from tests.spark.test_encryption import key_file
+from tests.spark.spark_key_files import key_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

@@ -15,6 +15,7 @@ from bkspark.spark.columns import arrow_schema
 from bkspark.spark.evolution import merged, widened
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import decoder_of, encoder_of
+from tests.spark.evolving import same
 
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999)
 SIMPLE: dict[t.DataType, list[Any]] = {
@@ -61,17 +62,6 @@ def with_nested() -> dict[t.DataType, list[Any]]:
     found[t.MapType(t.StringType(), structs(a=number))] = [[("key", {"a": 1}), ("null", None)], None]
     found[t.MapType(t.StringType(), structs(a=large, z=t.DoubleType()))] = [[("key", {"a": 1, "z": 2.0})]]
     return found
-
-
-def same(value: Any) -> Any:
-    """Return a value as it compares: a member that is null and one that is not there are the same, as 1 and 1.0."""
-    if isinstance(value, dict):
-        return {key: same(member) for key, member in value.items() if member is not None}
-    if isinstance(value, (list, tuple)):
-        return [same(each) for each in value]
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return datetime.datetime.combine(value, datetime.time())
-    return value
 
 
 def read_back(payload_format: str, stored: t.DataType, wanted: t.DataType, values: list[Any]) -> list[Any]:

@@ -16,6 +16,7 @@ from bkspark.wire.digest import EntryDigest
 from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import scan_frames
 from tests.generated_modules import check_generated
+from tests.wire.frames import frames_of
 
 KEY = bytes(range(20))
 IDS = (0, 1, 127, 128, 16383, 16384, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
@@ -23,12 +24,6 @@ IDS = (0, 1, 127, 128, 16383, 16384, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
 
 def table_of(buffer: bytes):
     return np.frombuffer(buffer, np.uint8), scan_frames(buffer, len(buffer))
-
-
-def frames_of(buffer: bytes) -> list[bytes]:
-    table = scan_frames(buffer, len(buffer))
-    assert table.consumed == len(buffer)
-    return [buffer[start:end] for start, end in zip(table.starts.tolist(), table.ends.tolist())]
 
 
 def add_message(txn_id: int, ledger: int, entry: int, body: bytes, **others) -> protocol.Request:

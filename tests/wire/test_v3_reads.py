@@ -12,7 +12,7 @@ from bkspark.wire import v3, v3_reads
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.placed_entries import PlacedEntries
 from bookie_service.storage.io.framed_entries import FramedEntries
-from tests.wire.test_v3 import frames_of
+from tests.wire.frames import frames_of
 
 IDS = (0, 1, 127, 128, 16383, 16384, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
 
