@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from bkspark.client import Client, LedgerReader
-from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.log import Log, store_of
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.log.routing import RoutedCommits
@@ -25,6 +23,7 @@ from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.losses import LostEntries
 from bkspark.spark.lost_times import check_has_begun, check_times
 from bkspark.spark.offsets import position_of
+from bkspark.spark.opened_ledgers import OpenedLedgers
 from bkspark.spark.option_values import IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
@@ -60,19 +59,14 @@ class ReadPlanner:
         self._client = client
         self._options = options
         self._is_stream = is_stream
-        self._remedy = (
+        remedy = (
             f"start after it with startingOffsets{', with a new checkpoint' if is_stream else ''}, or allow the loss "
             "(failOnDataLoss=false)"
         )
-        self._kind = "topic" if options.reads_topics else "log"
-        """What a range belongs to, for messages. Constant."""
-        self._lost = LostEntries(options, self._kind, self._remedy)
-        self._opened: dict[int, LedgerReader] = {}
-        """Ledgers that were read, by id. One is read once."""
-        self._ahead: dict[int, LedgerReader] = {}
-        """Ledgers that were read ahead; `_opened` takes those that are planned."""
-        self._resolved: dict[str, tuple[str, int]] = {}
-        """The addresses of bookies that were looked up."""
+        kind = "topic" if options.reads_topics else "log"
+        self._lost = LostEntries(options, kind, remedy)
+        self.ledgers = OpenedLedgers(client, options, kind, remedy)
+        """The ledgers that this planner has read. Constant; it adds to them."""
         self._snapshots: dict[str, LogSnapshot] = {}
         """Lists of logs that were read, by name."""
         self._now_ms = wall_clock_ms()
@@ -116,25 +110,6 @@ class ReadPlanner:
         """The snapshots that this planner has read."""
         return list(self._snapshots.values())
 
-    async def look_ahead(self, before: ReadPlanner | None) -> None:
-        """Prefetch what an earlier planner needed and is likely to be needed again: open ledgers, and bookies.
-
-        This runs while others read the present list of ledgers. A failed look-up is repeated on demand; the next
-        planner does not prefetch what was not needed.
-        """
-        if before is None:
-            return
-
-        async def open_ahead(ledger_id: int) -> None:
-            self._ahead[ledger_id] = await self._client.open(ledger_id)
-
-        ledger_ids = [ledger_id for ledger_id, reader in before._opened.items() if not reader.is_closed]
-        await asyncio.gather(
-            *map(open_ahead, ledger_ids[:CALLS_AT_ONCE]),
-            *map(self._resolve, list(before._bookies())[:CALLS_AT_ONCE]),
-            return_exceptions=True,
-        )
-
     def check_offsets(self, names: Collection[str]) -> None:
         """Raise ConfigurationError if an offset option names a log that is not among those to read.
 
@@ -169,12 +144,12 @@ class ReadPlanner:
         async with aclosing(selected_ledgers(self._client, selection, LedgerIds(), must_exist=must_exist)) as selected:
             async for some in selected:
                 picks += await self._wanted(some, by_time=True)
-        await self._open({ledger_id: "" for ledger_id, part in picks if part.is_one})
+        await self.ledgers.open({ledger_id: "" for ledger_id, part in picks if part.is_one})
         # The existing ledgers of a range are read: one may be deleted after they were listed.
-        await self._open({ledger_id: "" for ledger_id, _ in picks}, must_exist=False)
+        await self.ledgers.open({ledger_id: "" for ledger_id, _ in picks}, must_exist=False)
         ranges = []
         for ordinal, (ledger_id, part) in enumerate(picks):
-            reader = self._opened.get(ledger_id)
+            reader = self.ledgers.get(ledger_id)
             if reader is not None:
                 entries = chosen_entries(self._extent(ordinal, reader), part)
                 if len(entries):
@@ -207,11 +182,13 @@ class ReadPlanner:
                 ours = {ledger_id for ledger_id, _ in wanted} | {pick[0] for pick in some if pick[0] in noted}
                 finished = finished.with_ids([ledger_id for ledger_id, _ in new if ledger_id not in ours])
                 picks += [pick for pick in some if pick[0] in ours]
-                await self._open({ledger_id: "" for ledger_id, part in wanted if part.is_one}, must_exist=is_begin)
-        await self._open({ledger_id: "" for ledger_id, _ in picks}, must_exist=False)
+                await self.ledgers.open(
+                    {ledger_id: "" for ledger_id, part in wanted if part.is_one}, must_exist=is_begin
+                )
+        await self.ledgers.open({ledger_id: "" for ledger_id, _ in picks}, must_exist=False)
         found = []
         for ledger_id, part in picks:
-            reader = self._opened.get(ledger_id)
+            reader = self.ledgers.get(ledger_id)
             if reader is not None:
                 whole = self._extent(0, reader)
                 end = whole.end_entry if part.end_entry is None else min(whole.end_entry, part.end_entry)
@@ -256,8 +233,8 @@ class ReadPlanner:
             return list(extents)
         first = snapshot.head.times.first
         known = snapshot.end_ordinal if first is None else first.ordinal
-        await self._open({each.ledger_id: snapshot.name for each in extents if each.ordinal < known})
-        found = [(extent, self._opened.get(extent.ledger_id)) for extent in extents]
+        await self.ledgers.open({each.ledger_id: snapshot.name for each in extents if each.ordinal < known})
+        found = [(extent, self.ledgers.get(extent.ledger_id)) for extent in extents]
         return [
             extent
             for extent, reader in found
@@ -272,8 +249,8 @@ class ReadPlanner:
         """Return a function that opens a ledger of a log."""
 
         async def open_listed(listed: LogSegment) -> LedgerReader | None:
-            await self._open({listed.ledger_id: snapshot.name})
-            return self._opened.get(listed.ledger_id)
+            await self.ledgers.open({listed.ledger_id: snapshot.name})
+            return self.ledgers.get(listed.ledger_id)
 
         return open_listed
 
@@ -304,7 +281,7 @@ class ReadPlanner:
             DataLoss: a ledger is gone, or ends before `end` (failOnDataLoss; otherwise the rest is yielded).
         """
         async for run in snapshot.runs(first_ordinal, end.ordinal + 1 if end_ordinal is None else end_ordinal):
-            await self._open({listed.ledger_id: snapshot.name for listed in run if listed.last_entry is None})
+            await self.ledgers.open({listed.ledger_id: snapshot.name for listed in run if listed.last_entry is None})
             for listed in run:
                 extent = self._listed_extent(listed, snapshot.name)
                 if extent is None:
@@ -329,7 +306,7 @@ class ReadPlanner:
             return ReadableSegment(
                 listed.ordinal, listed.ledger_id, end_entry, listed.length, True, log, listed.first_entry
             )
-        reader = self._opened.get(listed.ledger_id)
+        reader = self.ledgers.get(listed.ledger_id)
         return None if reader is None else self._extent(listed.ordinal, reader, log)
 
     def _extent(self, ordinal: int, reader: LedgerReader, log: str = "") -> ReadableSegment:
@@ -464,8 +441,8 @@ class ReadPlanner:
                 ReadPartition((), {}, password, leaves_out=leaves_out, unopened=PackedRanges.of(group))
                 for group in groups
             ]
-        await self._open({each.ledger_id: each.log for each in ranges})
-        addresses = await self._addresses()
+        await self.ledgers.open({each.ledger_id: each.log for each in ranges})
+        addresses = await self.ledgers.addresses()
         times = await self._times(ranges)
         return [self._partition(group, addresses, times, leaves_out=leaves_out) for group in groups]
 
@@ -487,14 +464,15 @@ class ReadPlanner:
     ) -> ReadPartition:
         """Return one partition of all the ranges, in order; without what is gone, unless it `must_exist`. Raises as
         `partitions`."""
-        await self._open({each.ledger_id: each.log for each in ranges}, must_exist=must_exist)
+        await self.ledgers.open({each.ledger_id: each.log for each in ranges}, must_exist=must_exist)
         if not must_exist:
-            found = [(each, self._opened[each.ledger_id]) for each in ranges if each.ledger_id in self._opened]
+            found = [(each, self.ledgers.get(each.ledger_id)) for each in ranges]
             ranges = [
                 replace(each, end_entry=min(each.end_entry, reader.last_entry + 1)) if reader.is_closed else each
                 for each, reader in found
+                if reader is not None
             ]
-        return self._partition(ranges, await self._addresses(), {}, leaves_out=leaves_out)
+        return self._partition(ranges, await self.ledgers.addresses(), {}, leaves_out=leaves_out)
 
     def _partition(
         self,
@@ -506,7 +484,7 @@ class ReadPlanner:
     ) -> ReadPartition:
         reads = []
         for entries in group:
-            reader = self._opened.get(entries.ledger_id)
+            reader = self.ledgers.get(entries.ledger_id)
             if reader is None:
                 self._lost.warn_of_gone(entries)
                 continue
@@ -540,59 +518,6 @@ class ReadPlanner:
             net=net,
             encryption_key_file=self._options.encryption_key_file,
         )
-
-    async def _open(self, ledgers: Mapping[int, str], *, must_exist: bool = True) -> None:
-        """Read the state of ledgers. `ledgers`: the name of the log of each, empty without one, for messages."""
-        self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledgers if ledger_id in self._ahead}
-        todo = [ledger_id for ledger_id in ledgers if ledger_id not in self._opened]
-        for some in chunks(todo, CALLS_AT_ONCE):
-            await asyncio.gather(*(self._open_one(each, ledgers[each], must_exist=must_exist) for each in some))
-
-    async def _open_one(self, ledger_id: int, log: str, *, must_exist: bool) -> None:
-        try:
-            self._opened[ledger_id] = await self._client.open(ledger_id, recover=self._options.recover)
-        except NoSuchLedger:
-            if not (must_exist and self._options.fail_on_data_loss):
-                return
-            if not self._options.reads_logs:
-                raise NoSuchLedger(
-                    f"option 'ledgers' names ledger {ledger_id}, which does not exist: leave it out, or allow the loss "
-                    "(failOnDataLoss=false)",
-                    ledger_id=ledger_id,
-                ) from None
-            raise DataLoss(
-                f"ledger {ledger_id} of log {log} does not exist any more: {self._remedy}",
-                ledger_id=ledger_id,
-            ) from None
-        except UnauthorizedAccess as error:
-            is_many = any(not each.is_one for each in self._options.ledgers or ())
-            narrow = (
-                "; a read has one password, so choose the ledgers that have it, by their ids or by ledgerMetadata.KEY"
-            )
-            message = f"{f'{self._kind} {log}: ' if log else ''}{error}{narrow if is_many else ''}"
-            raise UnauthorizedAccess(
-                f"option '{self._options.ledger_password.option}': {message}", ledger_id=ledger_id
-            ) from None
-
-    async def _addresses(self) -> dict[str, tuple[str, int]]:
-        """Return the known addresses of the bookies of all opened ledgers."""
-        todo = [bookie for bookie in self._bookies() if bookie not in self._resolved]
-        for some in chunks(todo, CALLS_AT_ONCE):
-            await asyncio.gather(*map(self._resolve, some))
-        return self._resolved
-
-    def _bookies(self) -> set[str]:
-        return {
-            bookie
-            for reader in self._opened.values()
-            for fragment in reader.metadata.fragments
-            for bookie in fragment.bookies
-        }
-
-    async def _resolve(self, bookie: str) -> None:
-        registry = (await self._client.context()).registry
-        with suppress(BookieUnavailable):  # a task that needs it asks another replica, and names it if there is none
-            self._resolved[bookie] = await registry.resolve(bookie)
 
 
 def _times_of(entries: EntryRange, times: Mapping[str, Timeline]) -> EntryTimes:

@@ -28,6 +28,7 @@ from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm
 from bkspark.spark.log_schemas import ColumnCheck
 from bkspark.spark.losses import Losses
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
+from bkspark.spark.opened_ledgers import OpenedLedgers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.plan import ReadPlanner
@@ -107,8 +108,8 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, options)
-        self._before: ReadPlanner | None = None
-        """The planner of the last trigger; None before the first one."""
+        self._before: OpenedLedgers | None = None
+        """What the last trigger needed; None before the first one. Each trigger replaces it."""
         named = self._options.consumer
         self._consumer = None if named is None else StreamConsumer(named, self._options)
         self._column_check = ColumnCheck(row_assembler(schema, self._options).payload_columns, self._options)
@@ -124,8 +125,8 @@ class BookKeeperStreamReader(FollowingReader[LogOffset, ReadPlanner, LogAtTrigge
 
     async def _refresh(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
         """Return the logs as they are now."""
-        logs, _ = await asyncio.gather(self._logs(planner), planner.look_ahead(self._before))
-        self._before = planner
+        logs, _ = await asyncio.gather(self._logs(planner), planner.ledgers.look_ahead(self._before))
+        self._before = planner.ledgers
         return logs
 
     async def _logs(self, planner: ReadPlanner) -> dict[str, LogAtTrigger]:
