@@ -7,6 +7,7 @@ journal and entry log hold.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES, gather, gather_octets, scatter_i32
 from bkspark.wire.lac import may_add_each
 from bkspark.wire.layout import LAC_AT, MASTER_KEY_BYTES
+from bkspark.wire.status import EOK
 from bookie_service.engine.responses import AddResponseEncoder
 
 ALL = slice(None)
@@ -122,3 +124,15 @@ class AddBatch:
         """Turn the adds into items in place, which overwrites part of their frames; return where the items begin."""
         scatter_i32(octets, self.item_starts, self.sizes - LENGTH_BYTES)
         return self.item_starts
+
+
+def statuses_of_rows(
+    groups: Sequence[tuple[int, slice | np.ndarray]], judged: Sequence[int | np.ndarray], count: int
+) -> int | np.ndarray:
+    """Return the status of each of `count` adds, from those of each ledger's adds; EOK alone if all are accepted."""
+    if all(isinstance(status, int) and status == EOK for status in judged):
+        return EOK
+    statuses = np.empty(count, np.int32)
+    for (_, rows), status in zip(groups, judged):
+        statuses[rows] = status
+    return statuses

@@ -30,20 +30,20 @@ from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.status import EOK, Status
 from bookie_service.engine import rules
-from bookie_service.engine.add_batch import AddBatch
+from bookie_service.engine.add_batch import AddBatch, statuses_of_rows
 from bookie_service.engine.authorization import Authorization, always_allowed
 from bookie_service.engine.bookie_environment import BookieClient, BookieOptions, ReadThreads
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.forces import Forces, WaitingForce
+from bookie_service.engine.ledger_records import fence_record, first_records, key_record, lac_record
 from bookie_service.engine.long_polls import LongPolls
 from bookie_service.engine.new_ledgers import NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turns
 from bookie_service.engine.waiting_replies import WaitingReply, clients_of
-from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.metrics.requests import SINGLES_MAX, RequestTimes
@@ -219,12 +219,9 @@ class Bookie:
         new_keys: list[tuple[int, bytes]] = []
         groups = rows_by_ledger(run.ledger_ids)
         judged = [self._judge(client, octets, each, run.take(rows), ledgers, new_keys) for each, rows in groups]
-        statuses: int | np.ndarray = EOK
+        statuses = statuses_of_rows(groups, judged, len(run))
         asked, taken = run, None
-        if not all(isinstance(status, int) and status == EOK for status in judged):
-            statuses = np.empty(len(run), np.int32)
-            for (_, rows), status in zip(groups, judged):
-                statuses[rows] = status
+        if not isinstance(statuses, int):
             accepted = statuses == EOK
             self.times.note_refused_adds(len(accepted) - int(np.count_nonzero(accepted)))
             if not accepted.any():
@@ -235,14 +232,8 @@ class Bookie:
         if run.is_deferred:
             taken = self._deferrals.take([run.take(rows).newest(octets, ledger_id) for ledger_id, rows in groups])
         replies = (asked.encode_responses(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
-        records = _records_of_keys(new_keys, ledgers) if new_keys else []
-        half = self._store.active
-        begin = half.used
-        addresses = half.place(octets, run.make_items(octets), run.sizes)
-        for ledger_id, rows in groups:
-            self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
-            self.long_polls.touch(ledger_id)
-        body = half.memory[begin : half.used].data
+        records = first_records(new_keys, ledgers) if new_keys else []
+        body = self._insert(octets, run, groups, ledgers)
         if self._options.journals_entries and not run.bypasses_journal:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
             self._adds_in_flight += len(asked)
@@ -265,6 +256,22 @@ class Bookie:
         self._unlooked_bytes += len(body)
         if self._unlooked_bytes > self._room_bytes:
             self.look_at_disks()
+
+    def _insert(
+        self,
+        octets: np.ndarray,
+        run: AddBatch,
+        groups: Sequence[tuple[int, slice | np.ndarray]],
+        ledgers: Mapping[int, Ledger],
+    ) -> memoryview:
+        """Copy accepted adds into the write cache, and return their bytes there, which are the journal record's."""
+        half = self._store.active
+        begin = half.used
+        addresses = half.place(octets, run.make_items(octets), run.sizes)
+        for ledger_id, rows in groups:
+            self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
+            self.long_polls.touch(ledger_id)
+        return half.memory[begin : half.used].data
 
     def _judge(
         self,
@@ -366,10 +373,10 @@ class Bookie:
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, key)
-            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
+            records.append(key_record([(ledger_id, key)]))
         if not ledger.fenced:
             self._store.fence(ledger)
-            records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
+            records.append(fence_record([ledger_id]))
         if records:
             ledger.fence_sequence = self._journals[index].submit(records)
             self.long_polls.touch(ledger_id, is_fenced=True)
@@ -430,9 +437,9 @@ class Bookie:
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
-            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
+            records.append(key_record([(ledger_id, master_key)]))
         if self._store.advance_lac(ledger, packet):
-            records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
+            records.append(lac_record(ledger_id, packet))
         if records:
             ledger.lac_sequence = self._journals[index].submit(records)
             self.long_polls.touch(ledger_id)
@@ -570,16 +577,6 @@ class Bookie:
         blocked, self._blocked = self._blocked, {}
         for client in blocked:
             client.resume()
-
-
-def _records_of_keys(keys: list[tuple[int, bytes]], ledgers: Mapping[int, Ledger]) -> list[Record]:
-    """Return the journal records that precede the first adds of ledgers: their keys, and remembered fences."""
-    records = [Record.of(RecordKind.LEDGER_KEY, len(keys), journal_format.encode_keys(keys))]
-    fenced = [ledger_id for ledger_id, _ in keys if ledgers[ledger_id].fenced]
-    if fenced:
-        # A repair brings back ledgers that were dropped here: a tombstone kept their fence.
-        records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
-    return records
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,7 +208,7 @@ def padding_body_bytes(offset: int, alignment: int) -> int:
     return -(offset + RECORD_HEADER_BYTES) % alignment
 
 
-def encode_keys(keys: list[tuple[int, bytes]]) -> bytes:
+def encode_keys(keys: Sequence[tuple[int, bytes]]) -> bytes:
     """Return the body of a LEDGER_KEY record."""
     return b"".join(ledger_id.to_bytes(8, "big") + key for ledger_id, key in keys)
 
@@ -225,7 +226,7 @@ def decode_keys(body: bytes, count: int) -> list[tuple[int, bytes]]:
     return list(zip(rows["ledger"].tolist(), map(bytes, rows["key"])))
 
 
-def encode_fences(ledger_ids: list[int]) -> bytes:
+def encode_fences(ledger_ids: Sequence[int]) -> bytes:
     """Return the body of a FENCE record."""
     return np.array(ledger_ids, ">i8").tobytes()
 
@@ -248,7 +249,7 @@ def _check_ledger_ids(ledger_ids: np.ndarray) -> None:
         raise ValueError(f"a record names ledger {int(ledger_ids.min())}; ledger ids are at least 0")
 
 
-def encode_lacs(lacs: list[tuple[int, bytes]]) -> bytes:
+def encode_lacs(lacs: Sequence[tuple[int, bytes]]) -> bytes:
     """Return the body of a LAC record of (ledger id, packet)."""
     return b"".join(_LAC.pack(ledger_id, len(packet)) + packet for ledger_id, packet in lacs)
 
