@@ -11,12 +11,10 @@ from bkspark.client import Client, LedgerWriter
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import MetadataError
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree, FullBookie
-from tests.simulation.virtual_loop import VirtualLoop
 
 
 class HeldTree(DelayedTree):
@@ -63,15 +61,13 @@ def play(test: Callable[[World], Awaitable[None]], **options: Any) -> None:
     cluster = Cluster(Random(5), 5)
 
     async def call() -> None:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         tree, writing = HeldTree(cluster), WriterOptions(**{"close_timeout_s": 30.0, **options})
         async with Client(URI, tree=tree, writer=writing) as client:
             writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=1)
             await test(World(cluster, tree, writer))
 
-    VirtualLoop(cluster.connect).run_until_complete(call())
+    cluster.run(call())
 
 
 def does_nothing(bookie: FullBookie) -> None:

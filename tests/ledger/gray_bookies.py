@@ -10,13 +10,10 @@ from typing import Any
 
 from bkspark.client import Client, LedgerWriter
 from bkspark.core.writer_options import WriterOptions
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import scan_frames
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.full_links import Link
-from tests.simulation.virtual_loop import VirtualLoop
 
 # The defaults, ten times as fast, so that six seconds are a minute.
 OPTIONS = WriterOptions(
@@ -112,13 +109,11 @@ def play_with_client(test: Callable[[GrayCluster, Client], Any], spares: int = 0
     settings = {"writer": OPTIONS, "net": NET, **options}
 
     async def call() -> None:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         async with Client(URI, tree=cluster.session(), **settings) as client:
             await test(cluster, client)
 
-    VirtualLoop(cluster.connect).run_until_complete(call())
+    cluster.run(call())
 
 
 def takes_part(writer: LedgerWriter, cluster: GrayCluster) -> bool:

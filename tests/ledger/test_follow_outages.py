@@ -22,14 +22,11 @@ from bkspark.errors import (
     ReadFailed,
 )
 from bkspark.ledger.tail import TailWatch
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.uri import MetadataUri
 from bkspark.net.v3_channel import BookieV3Channel, PollResponse
 from bkspark.wire.status import Status
 from tests.crash.images import Loss
 from tests.planting import around, changed
 from tests.simulation.full_cluster import URI, Cluster, DelayedTree
-from tests.simulation.virtual_loop import VirtualLoop
 
 CALL_TIMEOUT_S = 10.0
 
@@ -78,12 +75,9 @@ class World:
 
 def play(test: Callable[[World], Awaitable[None]], seed: int = 2) -> None:
     cluster = Cluster(Random(seed), 3)
-    loop = VirtualLoop(cluster.connect)
 
     async def call() -> None:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         world = World(cluster)
         try:
             await test(world)
@@ -91,7 +85,7 @@ def play(test: Callable[[World], Awaitable[None]], seed: int = 2) -> None:
             await world.reading.close()
             await world.writing.close()
 
-    loop.run_until_complete(call())
+    cluster.run(call())
 
 
 @pytest.mark.parametrize("seconds", [0.3, 20.0, 50.0])

@@ -10,8 +10,6 @@ from typing import Any
 from bkspark.client import Client
 from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.uri import MetadataUri
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
@@ -22,7 +20,6 @@ from tests.ledger.hostile import DIGEST, HostileBookie, World, play
 from tests.planting import around
 from tests.simulation.full_cluster import URI as CLUSTER_URI
 from tests.simulation.full_cluster import Cluster
-from tests.simulation.virtual_loop import VirtualLoop
 
 OPTIONS = WriterOptions(explicit_lac_interval_s=0.01, add_timeout_s=FOR_EVER_S)
 
@@ -125,9 +122,7 @@ def test_lac_that_an_add_carries_is_not_sent() -> None:
         return await old(self, ledger_id, lac, *rest)
 
     async def call() -> None:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(CLUSTER_URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         options = WriterOptions(explicit_lac_interval_s=1.0, add_timeout_s=FOR_EVER_S)
         async with Client(CLUSTER_URI, tree=cluster.session(), writer=options) as client:
             writer = await client.create()
@@ -140,4 +135,4 @@ def test_lac_that_an_add_carries_is_not_sent() -> None:
             writer.abandon()
 
     with around(BookieV3Channel, "write_lac", note):
-        VirtualLoop(cluster.connect).run_until_complete(call())
+        cluster.run(call())

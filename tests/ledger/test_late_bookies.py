@@ -14,7 +14,6 @@ from bkspark.core.recovery import REST_NS_MAX
 from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.fanout import DRAIN_S
 from bkspark.ledger.replica_reads import ReplicaReads
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.channel import BookieChannel
@@ -23,7 +22,6 @@ from bkspark.wire.status import Status
 from tests.ledger.closing_clients import does_nothing
 from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
-from tests.simulation.virtual_loop import VirtualLoop
 
 LATE_S = DRAIN_S / 2
 """Later than any answer, and in time for a writer that closes its ledger."""
@@ -64,13 +62,11 @@ def play(test: Callable[[LateCluster, Client], Awaitable[None]]) -> None:
     cluster = LateCluster()
 
     async def call() -> None:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         async with cluster.client() as client:
             await test(cluster, client)
 
-    VirtualLoop(cluster.connect).run_until_complete(call())
+    cluster.run(call())
 
 
 async def has_all(bookie: FullBookie, ledger_id: int) -> None:

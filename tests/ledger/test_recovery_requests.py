@@ -11,8 +11,8 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookieUnavailable, ClientClosed, LedgerRecoveryFailed, NotEnoughBookies, UnauthorizedAccess
-from bkspark.ledger import fanout, writer
+from bkspark.errors import ClientClosed, LedgerRecoveryFailed, NotEnoughBookies, UnauthorizedAccess
+from bkspark.ledger import writer
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
@@ -216,33 +216,6 @@ def test_bookie_that_was_silent_when_entries_were_read_is_not_waited_for_when_th
 
     one, other = (Holder(range(4), fence=Status.ENOENTRY, hears=each) for each in (hears, lambda asked: True))
     with_bookies(one, other, Holder())(test)
-
-
-def test_bookie_that_could_not_be_fenced_and_cannot_be_connected_to_does_not_delay_the_close(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Only bookies that are new to the ensemble are waited for: a quorum of the others has the entries."""
-    monkeypatch.setattr(fanout, "DRAIN_S", FOR_EVER_S)
-    unreachable, calls = "", 0
-
-    async def connect(old: Any, pool: BookiePool, bookie: str, connection_index: int = 0) -> Any:
-        nonlocal calls
-        if bookie == unreachable:
-            calls += 1
-            if calls == 1:
-                raise BookieUnavailable("connection refused", bookie=bookie)
-            await asyncio.get_running_loop().create_future()
-        return await old(pool, bookie, connection_index)
-
-    async def test(world: World, *bookies: HostileBookie) -> None:
-        nonlocal unreachable
-        unreachable = bookies[2].id
-        ledger_id = await world.ledger(*bookies, quorums=(3, 3, 2))
-        with around(BookiePool, "channel", connect):
-            closed = await world.client(net=PATIENT).recover(ledger_id)
-        assert (closed.last_entry, calls, bookies[2].asked) == (0, 2, [])
-
-    with_bookies(*(Holder(range(1), fence=Status.ENOENTRY) for _ in range(3)))(test)
 
 
 def test_entries_that_too_few_bookies_take_fail_the_recovery() -> None:

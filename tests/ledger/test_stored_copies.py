@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pytest
 
+from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import AdaptiveReadSize
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, TooManyRequests, UnauthorizedAccess
-from bkspark.ledger import replica_copies
-from bkspark.ledger.replica_copies import PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
+from bkspark.ledger.replica_copies import ACK_TIMEOUT_S, PIECES_IN_FLIGHT_MAX, ReplicaReader, ReplicaWriter
 from bkspark.ledger.replica_reads import ReplicaReads
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
@@ -22,6 +23,8 @@ from bkspark.wire.entry_lists import EntryRuns, encode_entry_list
 from bkspark.wire.status import Status
 from tests.ledger.holders import PATIENT, Holder, adds_of, flags_of, with_bookies
 from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, play, reply, sealed
+from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_links import Adds, Observer
 
 LEDGER = 7
 KEY = master_key(b"")
@@ -186,34 +189,41 @@ def test_lost_connection_fails_a_copy_at_once() -> None:
     with_bookies(Holder(refuse=breaks))(test)
 
 
-def test_bookie_that_acknowledges_nothing_in_time_fails_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_copies, "ACK_TIMEOUT_S", 0.02)
+class SentAdds(Observer):
+    """Counts the adds that reach bookies."""
 
-    async def test(world: World, bookie: HostileBookie) -> None:
-        writer = await writer_to(world, bookie)
-        await send(writer, range(4))
-        with pytest.raises(RequestTimeout, match=f"bookie {bookie.id} acknowledged nothing for 0.02 s") as raised:
-            await writer.drained(0)
-        assert raised.value.bookie == bookie.id
-        writer.close()
+    def __init__(self) -> None:
+        self.count = 0
 
-    with_bookies(Holder(hears=lambda asked: False))(test)
+    def on_adds(self, bookie: FullBookie, who: str, adds: Adds) -> None:
+        self.count += len(adds.entry_ids)
 
 
-def test_bookie_that_refuses_load_again_and_again_acknowledges_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its refusals come in time, and a caller would wait for ever."""
-    monkeypatch.setattr(replica_copies, "ACK_TIMEOUT_S", 0.15)
-    monkeypatch.setattr(replica_copies, "REFUSED_PAUSE_S", 0.002)
+@pytest.mark.parametrize("is_refusing", [False, True], ids=["silent", "refusing load"])
+def test_bookie_that_acknowledges_nothing_in_time_fails_a_copy(is_refusing: bool) -> None:
+    """Refusals because of load come in time, and the entries are sent again: a caller would wait for ever."""
+    cluster = Cluster(Random(1), 1)
+    cluster.observes, cluster.observer = True, SentAdds()
+    (bookie,) = cluster.bookies
 
-    async def test(world: World, bookie: HostileBookie) -> None:
-        writer = await writer_to(world, bookie)
-        await send(writer, range(4))
-        with pytest.raises(RequestTimeout, match="acknowledged nothing"):
-            await writer.drained(0)
-        assert len(entries_at(bookie)) > 4
-        writer.close()
+    async def copy() -> float:
+        await cluster.start()
+        async with Client(URI, tree=cluster.session()) as client:
+            context = await client.context()
+            writer = ReplicaWriter(context, LEDGER, bookie.id, context.pool.reserve_connection(LEDGER))
+            await writer.connect()
+            bookie.is_refusing, bookie.is_journal_hung = is_refusing, not is_refusing
+            began_s = asyncio.get_running_loop().time()
+            await send(writer, range(4))
+            message = f"bookie {bookie.id} acknowledged nothing for {ACK_TIMEOUT_S:g} s"
+            with pytest.raises(RequestTimeout, match=message) as raised:
+                await writer.drained(0)
+            assert raised.value.bookie == bookie.id
+            writer.close()
+            return asyncio.get_running_loop().time() - began_s
 
-    with_bookies(Holder(refuse=lambda asked: Status.ETOOMANYREQUESTS))(test)
+    assert cluster.run(copy()) == pytest.approx(ACK_TIMEOUT_S)
+    assert (cluster.observer.count > 4) == is_refusing
 
 
 def test_which_entries_are_wanted_is_the_callers_to_keep() -> None:

@@ -13,7 +13,6 @@ from bkspark.core.placement import FLAT, Topology
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies
-from bkspark.ledger import writer_run
 from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.wire import v2
@@ -191,27 +190,6 @@ def test_writer_that_can_connect_to_no_bookie_ends_and_names_them() -> None:
         assert "None" not in str(raised.value)  # no bookie said why
 
     with_bookies(Holder(), Holder())(test)
-
-
-def test_add_that_a_bookie_refuses_because_of_its_load_is_sent_again_after_a_short_pause(monkeypatch) -> None:
-    """Not at the next regular tick, which never comes here; and the bookie is not replaced."""
-    monkeypatch.setattr(writer_run, "TICK_S", FOR_EVER_S)
-    refused: list[int] = []
-
-    def refuse(asked: Asked) -> int | None:
-        if asked.opcode != v2.ADD or refused.count(asked.entry_id) == 2:
-            return None
-        refused.append(asked.entry_id)
-        return Status.ETOOMANYREQUESTS
-
-    async def test(world: World, bookie: HostileBookie, spare: HostileBookie) -> None:
-        _, writer = await created(world, bookie, quorums=(1, 1, 1))
-        await register(world, spare)
-        assert await writer.append_many([b"0", b"1"]) == 1
-        assert (await writer.close()).last_fragment.bookies == (bookie.id,)
-        assert entries_at(spare) == []
-
-    with_bookies(Holder(refuse=refuse), Holder())(test)
 
 
 def test_writer_goes_on_without_a_bookie_that_fails_while_none_is_spare() -> None:

@@ -260,7 +260,7 @@ def test_truncation_keeps_a_shared_ledger_while_any_slice_of_it_is_listed_or_may
         await epochs(one, [0, 1])
         await epochs(two, [2])
         await epochs(one, [3])
-        # In front of the last slice of ledger `one`: its first one goes, and ledger `two`, which is still shared.
+        # Before the last slice of ledger `one`: its first one goes, and ledger `two`, which is still shared.
         listed = await (await log.snapshot()).ledgers()
         await log.truncate(Position(2, listed[2].ledger_id, 2))
         assert await content(log) == ["3"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,8 +15,6 @@ from bkspark.client import Client
 from bkspark.core.reader import READ_ENTRIES_FIRST, AdaptiveReadSize
 from bkspark.entries import EntryBatch
 from bkspark.ledger.range_reader import RangeReader
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.uri import MetadataUri
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import PIECES_MAX, READ_AHEAD, ByteRate
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
@@ -23,7 +22,7 @@ from tests.crash.images import Loss
 from tests.ledger.in_process import InProcessCluster, run
 from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster
-from tests.simulation.virtual_loop import VirtualLoop, no_connections
+from tests.simulation.virtual_loop import run_in_virtual_time
 
 LARGE = bytes(256 * 1024)
 PIECE_BYTES = 64 * 1024
@@ -73,30 +72,28 @@ def test_a_worker_holds_few_entries_at_once_when_they_are_large(tmp_path: Path, 
     assert max(counts) > 8, "small ones travel together"
 
 
-def elapsed_s(loop: VirtualLoop, work: Any) -> float:
-    """Return how long a coroutine takes, on virtual time."""
+async def elapsed_s(work: Awaitable[object]) -> float:
+    """Return how long something takes."""
+    loop = asyncio.get_running_loop()
     began_s = loop.time()
-    loop.run_until_complete(work)
+    await work
     return loop.time() - began_s
 
 
 def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() -> None:
-    loop = VirtualLoop(no_connections)
     rate, passed = ByteRate(1000), []
+    began_s = 100.0
 
     async def copy(size: int) -> None:
         for _ in range(20):
             await rate.wait(size)
-            passed.append((loop.time(), size))
+            passed.append((asyncio.get_running_loop().time(), size))
 
-    async def both() -> None:
-        await asyncio.gather(copy(100), copy(300))
+    async def both() -> float:
+        await asyncio.sleep(began_s)
+        return await elapsed_s(asyncio.gather(copy(100), copy(300)))
 
-    began_s = 100.0
-    loop.run_until_complete(asyncio.sleep(began_s))
-    elapsed = elapsed_s(loop, both())
-    loop.close()
-    assert elapsed == pytest.approx(20 * 400 / 1000 - 1)
+    assert run_in_virtual_time(both()) == pytest.approx(20 * 400 / 1000 - 1)
     times, sizes = np.array(passed).T
     assert (np.cumsum(sizes) <= 1000 * (times - began_s + 1) + 1e-6).all()
 
@@ -104,8 +101,6 @@ def test_byte_rate_lets_through_no_more_than_a_second_ahead_for_all_callers() ->
 @pytest.mark.parametrize("raised", [1_000_000, 0, -1])
 def test_raised_rate_applies_to_copies_that_wait_already(raised: int) -> None:
     """A copy that waited 1,000 s for its bytes waited on when the operator had raised the rate."""
-
-    loop = VirtualLoop(no_connections)
     rate = ByteRate(1000)
 
     async def copy() -> None:
@@ -115,40 +110,32 @@ def test_raised_rate_applies_to_copies_that_wait_already(raised: int) -> None:
         await asyncio.sleep(10)
         rate.bytes_per_s = raised
 
-    async def both() -> None:
-        await asyncio.gather(copy(), copy(), raise_it())
+    async def both() -> float:
+        return await elapsed_s(asyncio.gather(copy(), copy(), raise_it()))
 
-    elapsed = elapsed_s(loop, both())
-    loop.close()
-    assert 10 <= elapsed <= 13
+    assert 10 <= run_in_virtual_time(both()) <= 13
 
 
 def repair_s(bytes_per_s: int) -> float:
     """Return how long the repair of 100 entries of 1,000 bytes takes, on virtual time."""
     cluster = Cluster(Random(1), 4)
-    loop = VirtualLoop(cluster.connect)
 
-    async def prepared() -> tuple[Client, RepairedCluster, int]:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
-        client = Client(URI, tree=cluster.session())
-        async with await client.create(ensemble=3, write_quorum=3, ack_quorum=3) as writer:
-            await writer.append_many([bytes(1000)] * 100)
-        lost = writer.metadata.last_fragment.bookies[0]
-        await next(bookie for bookie in cluster.bookies if bookie.id == lost).crash(Loss.LOST)
-        repaired = await RepairedCluster.of(client)
-        await repaired.store.mark(writer.ledger_id, [lost], 0)
-        return client, repaired, writer.ledger_id
+    async def repair() -> float:
+        await cluster.start()
+        async with Client(URI, tree=cluster.session()) as client:
+            async with await client.create(ensemble=3, write_quorum=3, ack_quorum=3) as writer:
+                await writer.append_many([bytes(1000)] * 100)
+            lost = writer.metadata.last_fragment.bookies[0]
+            await cluster.bookie(lost).crash(Loss.LOST)
+            repaired = await RepairedCluster.of(client)
+            await repaired.store.mark(writer.ledger_id, [lost], 0)
+            worker = repaired.worker("a worker", AutoRecoveryOptions(repair=RepairOptions(bytes_per_s=bytes_per_s)))
+            elapsed = await elapsed_s(worker.repair(writer.ledger_id))
+            assert worker.repaired == 1
+            assert worker.copied_bytes > 100 * 1000
+            return elapsed
 
-    client, repaired, ledger_id = loop.run_until_complete(prepared())
-    worker = repaired.worker("a worker", AutoRecoveryOptions(repair=RepairOptions(bytes_per_s=bytes_per_s)))
-    elapsed = elapsed_s(loop, worker.repair(ledger_id))
-    assert worker.repaired == 1
-    assert worker.copied_bytes > 100 * 1000
-    loop.run_until_complete(client.close())
-    loop.close()
-    return elapsed
+    return cluster.run(repair())
 
 
 def test_replication_rate_by_bytes_is_what_a_repair_keeps_to() -> None:

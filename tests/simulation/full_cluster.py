@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from bkspark.errors import MetadataError
 from bkspark.metadata.bookies import BookieRegistry
@@ -28,6 +28,9 @@ from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Directory, Inode
 from tests.crash.twins import BookieTwin, Setup
 from tests.simulation.full_links import Link, Observer
+from tests.simulation.virtual_loop import run_in_virtual_time
+
+T = TypeVar("T")
 
 URI = "zk://simulated:2181/ledgers"
 HOST = "127.0.0.1"
@@ -281,6 +284,16 @@ class Cluster:
         self.connect_s = 0.0
         self.journal_s = random.choice((0.0005, 0.002, 0.02))
         self.metadata_s = random.choice((0.0005, 0.005, 0.05))
+
+    async def start(self) -> None:
+        """Initialize the metadata store, and start all bookies."""
+        await BookieRegistry(self.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+        for bookie in self.bookies:
+            await bookie.start()
+
+    def run(self, program: Coroutine[Any, Any, T]) -> T:
+        """Run a program on a loop of its own, whose connections are those of this cluster."""
+        return run_in_virtual_time(program, self.connect)
 
     def bookie(self, name: str) -> FullBookie:
         """Return a bookie by its id."""

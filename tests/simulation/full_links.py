@@ -55,7 +55,7 @@ class Adds:
 
 
 class Observer:
-    """Told of requests as they reach a bookie, and of its answers as they leave. Does nothing by itself."""
+    """Hears of requests as they reach a bookie, and of its answers as they leave. Does nothing by itself."""
 
     def on_request(self, kind: str, bookie: FullBookie, who: str) -> None:
         """`kind`: "fence", the first request of a recovery, or "recovery read"."""

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError
 from bkspark.log.writer import LogWriter
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.uri import MetadataUri
-from tests.simulation.full_cluster import URI
 from tests.simulation.full_faults import KINDS
 from tests.simulation.full_schedule import FullSchedule
 
@@ -69,9 +66,7 @@ class LogSchedule(FullSchedule):
         self._deaths_in_rolls = deaths_in_rolls
 
     async def _main(self) -> None:
-        await BookieRegistry(self.cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in self.cluster.bookies:
-            await bookie.start()
+        await self.cluster.start()
         span_s = self.random.choice((0.05, 0.3, 1.5))
         tasks = [asyncio.ensure_future(self._lead(str(i), span_s)) for i in range(self.random.choice((2, 2, 3)))]
         for task in tasks:

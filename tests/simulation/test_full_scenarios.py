@@ -17,7 +17,6 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.bookies import PlacementOptions
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.status import Status
@@ -41,9 +40,7 @@ def on_cluster(bookies: int, work: Callable[[Cluster], Awaitable[_T]], seed: int
     loop = VirtualLoop(cluster.connect)
 
     async def run() -> _T:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         async with asyncio.timeout(60.0):
             return await work(cluster)
 

@@ -13,8 +13,6 @@ import pytest
 from bkspark.client import Client, LedgerWriter
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, NotEnoughBookies
-from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 from tests.planting import around, changed
@@ -51,16 +49,12 @@ def test_same_seed_is_the_same_schedule() -> None:
 def test_ledger_whose_every_bookie_refuses_load_for_a_while_takes_every_entry() -> None:
     """TOOMANYREQUESTS fails no healthy ledger."""
     cluster = Cluster(Random(2), 3)
-    loop = VirtualLoop(cluster.connect)
-    assert loop.run_until_complete(_write_under_load(cluster)) == 299
-    loop.close()
+    assert cluster.run(_write_under_load(cluster)) == 299
 
 
 async def _write_under_load(cluster: Cluster) -> int:
     """Append while all bookies refuse, then let them take it; return the last entry of the closed ledger."""
-    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-    for bookie in cluster.bookies:
-        await bookie.start()
+    await cluster.start()
     async with Client(URI, tree=cluster.session()) as client:
         writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
         await writer.append_many([b"before"] * 100)
@@ -97,16 +91,12 @@ def test_sync_that_a_slow_journal_began_takes_no_longer_than_others_when_all_fau
     """C12 asks that everything ends soon after the faults: no disk may still be at a sync of many seconds."""
     cluster = Cluster(Random(3), 3)
     cluster.journal_s = 0.02
-    loop = VirtualLoop(cluster.connect)
-    assert loop.run_until_complete(_write_to_a_slow_journal(cluster)) < 0.5
-    loop.close()
+    assert cluster.run(_write_to_a_slow_journal(cluster)) < 0.5
 
 
 async def _write_to_a_slow_journal(cluster: Cluster) -> float:
     """Append while the journals are slow, then end all faults; return how many seconds later all is acknowledged."""
-    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-    for bookie in cluster.bookies:
-        await bookie.start()
+    await cluster.start()
     async with Client(URI, tree=cluster.session()) as client:
         writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=3)
         await writer.append(b"before")
@@ -142,9 +132,7 @@ async def _come_back(cluster: Cluster) -> int:
 
     The spare takes the first slot, and then the bookie that had that slot is the one spare for the other.
     """
-    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-    for bookie in cluster.bookies:
-        await bookie.start()
+    await cluster.start()
     options = WriterOptions(add_timeout_s=0.1)
     async with Client(URI, tree=cluster.session(), writer=options) as client:
         writer = await client.create(ensemble=4, write_quorum=2, ack_quorum=1)
@@ -196,12 +184,9 @@ def _on_new_cluster(seed: int, work: Callable[[Cluster, LedgerWriter], Awaitable
     """Return what `work` does on three bookies with the writer of a new ledger, one entry of which is everywhere."""
     random = Random(seed)
     cluster = Cluster(random, 3)
-    loop = VirtualLoop(cluster.connect)
 
     async def run() -> _T:
-        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
-        for bookie in cluster.bookies:
-            await bookie.start()
+        await cluster.start()
         options = WriterOptions(add_timeout_s=ADD_TIMEOUT_S)
         async with Client(URI, tree=cluster.session(), writer=options) as client:
             writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
@@ -211,9 +196,7 @@ def _on_new_cluster(seed: int, work: Callable[[Cluster, LedgerWriter], Awaitable
                 return await work(cluster, writer)
 
     with changed(secrets, "randbits", lambda old: random.getrandbits):
-        result = loop.run_until_complete(run())
-    loop.close()
-    return result
+        return cluster.run(run())
 
 
 async def _goes_on_through_half_open_connections(cluster: Cluster, writer: LedgerWriter) -> int:
