@@ -19,7 +19,7 @@ from bookie_service.gc.garbage_collector import SUSPENDED, GarbageCollector
 from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.clocked_passes import MAJOR, MINOR, OFTEN, Clocked, with_collector
-from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.collecting import UNLIMITED, Bench, FakeCluster
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.storage_edges import half_live
 
@@ -172,6 +172,41 @@ def test_ledger_that_existed_again_needs_two_new_proofs(tmp_path: Path) -> None:
         assert dropped == [0, 0, 0, 1]
 
     with_collector(bench, OFTEN, test)
+
+
+class TimedCluster(FakeCluster):
+    """Notes when the metadata of ledgers are read, by the event loop's clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_s: list[float] = []
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        self.read_s.append(asyncio.get_running_loop().time())
+        return await super().is_deleted(ledger_id)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_pass_reads_metadata_as_fast_as_the_options_in_force_allow(tmp_path: Path, is_changed: bool) -> None:
+    """gcMetadataOpRateLimit, also after an operator has changed it."""
+    bench, limited = Bench(tmp_path), replace(OFTEN, metadata_ops_per_s=50)
+    bench.cluster = cluster = TimedCluster()
+    ledger_ids = range(1, 6)
+    for ledger_id in ledger_ids:
+        bench.put(ledger_id, range(3))
+    bench.flush()
+    for ledger_id in ledger_ids:
+        bench.delete(ledger_id)
+
+    async def test(clocked: Clocked) -> None:
+        if is_changed:
+            clocked.collector.set_options(limited)
+        began_s = asyncio.get_running_loop().time()
+        await clocked.collector.run_pass(is_forced=False)
+        assert len(cluster.read_s) == len(ledger_ids)
+        assert all(read_s - began_s >= number / 50 for number, read_s in enumerate(cluster.read_s))
+
+    with_collector(bench, OFTEN if is_changed else limited, test)
 
 
 def test_log_that_is_completed_while_a_pass_counts_is_kept(tmp_path: Path) -> None:
