@@ -103,6 +103,9 @@ class Pipeline:
                 start_task(write_metadata(self.client.ledgers, self.core, site.ledger_id, effect), self._written)
             elif type(effect) is effects.Fail:
                 self._on_failed(effect.error)
+            else:
+                # No connection falls silent here; the full tier lets them.
+                assert type(effect) is effects.DropIfSilent, f"an effect that is not performed: {effect}"
 
     def _written(self, todo: list[effects.WriterEffect]) -> None:
         self.client.site.probe("change stored", self.client.name, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -91,6 +91,8 @@ class Recoverer(Client):
                 self.site.probe("recovered", self.name, "")
             elif type(effect) is effects.Fail:
                 self._failed(effect.error)
+            else:
+                assert_never(effect)
 
     def _metadata_written(self, todo: list[effects.RecoveryEffect]) -> None:
         if self._core.state is RecoveryState.FENCING:

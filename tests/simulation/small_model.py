@@ -43,6 +43,8 @@ REQUESTS = ("add", "fence", "read")
 
 _WRITER_ENDED = (WriterState.FAILED, WriterState.CLOSED)
 _RECOVERY_ENDED = (RecoveryState.DONE, RecoveryState.FAILED)
+_WITHOUT_EVENT = (effects.Recovered, effects.Fail)
+"""Effects after which nothing happens: the cores' states show them."""
 
 Message = tuple[Any, ...]
 _T = TypeVar("_T")
@@ -391,6 +393,8 @@ class Model:
                 self._perform(state, who, self._core(state, who).on_length(None))
             elif isinstance(effect, effects.Fail) and who == "rewriter":
                 self._perform(state, "recoverer", self._core(state, "recoverer").on_rewrite_failed(effect.error))
+            else:
+                assert isinstance(effect, _WITHOUT_EVENT), f"an effect that is not performed: {effect}"
 
     def _send(self, state: State, message: Message) -> None:
         if state.disks[message[3]].is_up:
