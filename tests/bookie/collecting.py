@@ -25,6 +25,7 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie import ledger_stores
 from tests.bookie.items import item
 
 STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, append=AppendOptions(8192), open_files_max=8)
@@ -118,10 +119,7 @@ class Bench:
         self.store.insert(ledger, np.array(entry_ids), addresses)
 
     def flush(self) -> None:
-        flush = self.store.begin_flush()
-        assert flush is not None
-        self.store.write_flush(flush)
-        self.store.end_flush(flush)
+        ledger_stores.flush(self.store)
 
     async def flush_all(self) -> None:
         if not self.store.is_clean:

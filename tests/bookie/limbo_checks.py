@@ -17,6 +17,7 @@ from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import GoneFiles
+from tests.bookie.ledger_stores import flush
 
 
 def store_with(
@@ -38,10 +39,7 @@ def store_with(
         items[:, 12:20] = ids.astype(">i8").view(np.uint8).reshape(-1, 8)
         starts = np.arange(0, 20 * len(ids), 20)
         store.insert(ledger, ids, store.active.place(items.reshape(-1), starts, np.full(len(ids), 20)))
-    flush = store.begin_flush()
-    assert flush is not None
-    store.write_flush(flush)
-    store.end_flush(flush)
+    flush(store)
     return store
 
 
@@ -70,14 +68,11 @@ DELETED, NOT_SETTLED = LedgerShare((), is_deleted=True), LedgerShare((), is_clos
 def looked_at(store: BaseLedgerStorage, metadata_view: Shares, looks: int = 1) -> None:
     """Check all ledgers in limbo a number of times."""
 
-    async def flush() -> None:
-        flush = store.begin_flush()
-        assert flush is not None
-        store.write_flush(flush)
-        store.end_flush(flush)
+    async def flush_all() -> None:
+        flush(store)
 
     async def look() -> None:
-        checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush)
+        checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush_all)
         checking.cancel()
         for _ in range(looks):
             await checking.check()

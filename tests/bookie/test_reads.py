@@ -26,9 +26,9 @@ from bookie_service.storage.io.byte_source import CachedSource, Fetched, FileRan
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 from tests.bookie.cold_files import ColdFiles, ColdIndex
+from tests.bookie.ledger_stores import flush
 from tests.bookie.serving import Peer, Serving, service_options, split, stored
 from tests.crash.twins import AtOnce
 from tests.disks import ROOMY
@@ -192,16 +192,9 @@ def flushed_storage(directory: Path, files: LocalFiles) -> Storage:
         octets = np.frombuffer(b"".join(items), np.uint8)
         sizes = np.array([len(item) for item in items])
         store.insert(ledger, np.arange(10), store.active.place(octets, np.cumsum(sizes) - sizes, sizes))
-    _flush(store)
+    flush(store)
     store.seal_logs()
     return storage
-
-
-def _flush(store: LedgerStorage) -> None:
-    flush = store.begin_flush()
-    assert flush is not None
-    store.write_flush(flush)
-    store.end_flush(flush)
 
 
 def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_now(tmp_path: Path) -> None:

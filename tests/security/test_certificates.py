@@ -25,16 +25,6 @@ SECRET = b"s3cret"
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def leaf(authority: Authority) -> Leaf:
-    return authority.issue("bookie")
-
-
-@pytest.fixture
 def password(tmp_path: Path) -> str:
     path = tmp_path / "password"
     path.write_bytes(SECRET)

@@ -37,11 +37,6 @@ def uri(zookeeper: ZooKeeperProcess) -> str:
     return new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 def guarded(tmp_path: Path, authority: Authority) -> dict[str, str]:
     """Return the keys of a bookie whose HTTP other hosts may reach."""
     access = tmp_path / "access"

@@ -44,16 +44,6 @@ PAYLOADS = [b"one", b"two", b"three"]
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def leaf(authority: Authority) -> Leaf:
-    return authority.issue("bookie")
-
-
-@pytest.fixture
 def bookie(tmp_path: Path, leaf: Leaf) -> Iterator[Serving]:
     with serving(tmp_path, listener(leaf)) as served:
         yield served
