@@ -35,7 +35,6 @@ _DIRECTIVE = re.compile(
     rb'[ \t\r\n]*([A-Za-z0-9_-]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^,"\s]*))[ \t\r\n]*', re.DOTALL
 )
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.DOTALL)
-_HASH = re.compile("[0-9a-f]{32}")
 _FIRST_USE = "00000001"
 
 

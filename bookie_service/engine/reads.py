@@ -217,6 +217,8 @@ class Reading(ABC):
     """The rights that the reading needs on the ledger of each request (`bkspark.security.authorization`)."""
     received_ns: int = 0
     """When the requests were received; 0: they do not wait. Set by `Reads` when they begin to wait."""
+    is_waiting: bool = False
+    """Whether it waits for a change of its ledger, and is enqueued again then. Set by long polls."""
 
     def ledgers(self) -> int | np.ndarray | None:
         """Return the ledger of all unanswered requests, or that of each; None: they name no ledger."""
@@ -352,7 +354,9 @@ class Reads:
                 if not len(reading) or not reading.client.is_open or turn.is_over:
                     break
         operation, left = reading.operation, len(reading)
-        if times.is_on and operation >= 0 and left < before:
+        if reading.is_waiting:
+            reading.received_ns = reading.received_ns or times.received_ns
+        elif times.is_on and operation >= 0 and left < before:
             answered = before - left
             failed = max(0, answered - (view.entries_read - found)) if operation == READ_ENTRY else 0
             received = reading.received_ns or times.received_ns or began

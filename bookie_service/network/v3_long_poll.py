@@ -22,6 +22,7 @@ from bookie_service.engine.long_polls import LongPolls, Poll, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
+from bookie_service.metrics.requests import LONG_POLL
 from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.response_encoders import V3Responses, txn_id_array
 from bookie_service.network.v3_responses import response
@@ -31,6 +32,7 @@ from bookie_service.storage.io.byte_source import Fetched, FileRange, NotCached
 class LongPollRead(Poll):
     """One such read, from its arrival until it is answered."""
 
+    operation = LONG_POLL
     needed = READ
 
     def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:
@@ -45,7 +47,7 @@ class LongPollRead(Poll):
         """The LAC of the response. It rises while the read waits."""
         self._advanced: int | None = None
         """The LAC that woke the read; None: it has not advanced."""
-        self._is_waiting = False
+        self.is_waiting = False
         """Whether the read waits for a higher LAC. Cleared by `wake`."""
         self._is_settled = False
         """Whether waiting is over, or not needed. Set once."""
@@ -55,7 +57,7 @@ class LongPollRead(Poll):
         """The read of the entry that the response carries; None: it has not begun."""
 
     def __len__(self) -> int:
-        return 0 if self._is_answered or self._is_waiting else 1
+        return 0 if self._is_answered or self.is_waiting else 1
 
     def ledgers(self) -> int:
         return self.ledger_id
@@ -65,7 +67,7 @@ class LongPollRead(Poll):
         self.client.send((response(self._request, v3.code_of(status)),))
 
     def wake(self, lac: int | None) -> None:
-        self._is_waiting = False
+        self.is_waiting = False
         self._is_settled = True
         if lac is not None:
             self._lac = self._advanced = lac
@@ -103,7 +105,7 @@ class LongPollRead(Poll):
         if self._lac > self.previous_lac or self._read.timeOut <= 0:
             self._is_settled = True
         elif self._polls.wait(self, self._read.timeOut / 1000):
-            self._is_waiting = True
+            self.is_waiting = True
         else:
             self.refuse(Status.ETOOMANYREQUESTS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from bkspark.wire.v3 import StatusCode
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.long_polls import LongPolls
 from bookie_service.engine.shares import ShareLimits
+from bookie_service.metrics.requests import LONG_POLL, READ_ENTRY
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import KEY, Serving, service_options
 from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer, request
@@ -85,6 +87,28 @@ def test_poll_waits_for_the_lac_and_brings_the_next_entry(peer: V3Peer, writer: 
     assert (answer.header.txnId, read.status, read.entryId, read.body) == (txn_id, StatusCode.EOK, 0, entry(0, -1))
     assert read.maxLAC == 0
     assert read.lacUpdateTimestamp > 1_600_000_000_000
+
+
+def test_poll_counts_once_with_the_time_that_it_waited(serving: Serving, peer: V3Peer, writer: V3Peer) -> None:
+    """Apache's READ_ENTRY_LONG_POLL_REQUEST. The read of its entry is not counted beside it."""
+
+    def counted() -> tuple[int, int]:
+        times = serving.service.times
+        times.reads.fold()
+        return times.succeeded.count(LONG_POLL), times.succeeded.count(READ_ENTRY)
+
+    txn_id = poll(peer, 0)
+    assert is_waiting(peer, txn_id)
+    waits_ns = time.monotonic_ns()
+    for _ in range(20):
+        assert is_waiting(peer, txn_id)
+    waited_us = (time.monotonic_ns() - waits_ns) // 1000
+    assert serving.call(counted) == (0, 0)
+    add(writer, 1, 0)
+    add(writer, 2, 1)
+    assert peer.answer().header.txnId == txn_id
+    assert serving.call(counted) == (1, 0)
+    assert serving.service.times.succeeded.sum(LONG_POLL) >= waited_us
 
 
 def test_poll_for_a_lac_that_is_known_already_is_answered_at_once(peer: V3Peer, writer: V3Peer) -> None:

@@ -42,7 +42,6 @@ class PlayedLedger:
         self.promised = 0
         """Those that must stay."""
         self.operations: list[Played] = []
-        self._appending_ends_ns = 0
 
     def play(self) -> None:
         acts = [self._append, self._append, self._lac, self._read, self._deny]

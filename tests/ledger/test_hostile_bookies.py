@@ -14,8 +14,6 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire import v2
 from tests.ledger.hostile import PAYLOAD, Asked, HostileBookie, World, items, play, reply, sealed
 
-CLOSED_AT_99 = {"quorums": (1, 1, 1)}
-
 
 def with_more(more: int):
     """Answer batch reads with this many entries more than requested, each of them genuine."""

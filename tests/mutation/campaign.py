@@ -168,7 +168,7 @@ class Campaign:
         against: Sequence[str] = (),
     ) -> None:
         """`mutant_s`: how long the tests of one mutant may take, by their recordings. `against`: only these files."""
-        self._against = [CoveringTest(file, _RECORDING_S, False) for file in against]
+        self._against = [CoveringTest(file, _RECORDING_S) for file in against]
         self._population = population
         self._recordings = recordings
         self._results = results

@@ -40,21 +40,13 @@ class Recorder:
         self._coverage = coverage.Coverage(
             data_file=None, config_file=False, source=[str(tree / name) for name in PRODUCT], messages=False
         )
-        self._began: dict[str, float] = {}
         self._tests: dict[str, dict[str, Any]] = {}
-        self._current = ""
-        sys.addaudithook(self._audit)
         self._coverage.start()
-
-    def _audit(self, event: str, _: object) -> None:
-        if event in ("subprocess.Popen", "os.fork", "os.posix_spawn") and self._current in self._tests:
-            self._tests[self._current]["processes"] = True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         shares = not _SHARED_PROCESSES.isdisjoint(getattr(item, "fixturenames", ()))
-        self._tests[item.nodeid] = {"shares": shares, "processes": shares, "passed": True, "seconds": 0.0}
-        self._current = item.nodeid
+        self._tests[item.nodeid] = {"shares": shares, "passed": True, "seconds": 0.0}
         self._coverage.switch_context(item.nodeid)
         began = time.perf_counter()
         try:
@@ -62,7 +54,6 @@ class Recorder:
         finally:
             self._tests[item.nodeid]["seconds"] = round(time.perf_counter() - began, 4)
             self._coverage.switch_context("")
-            self._current = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.passed:
@@ -155,7 +146,6 @@ class CoveringTest:
 
     name: str
     seconds: float
-    starts_processes: bool
 
 
 class Recordings:
@@ -214,7 +204,7 @@ class Recordings:
             for number, (name, facts) in enumerate(recording["tests"].items()):
                 if masks >> number & 1 and facts["passed"]:
                     seconds = facts["seconds"] + (SHARED_PROCESSES_S if facts["shares"] else 0.0)
-                    found.append(CoveringTest(name, seconds, facts["processes"]))
+                    found.append(CoveringTest(name, seconds))
         return sorted(found, key=lambda it: (it.seconds, it.name))
 
 

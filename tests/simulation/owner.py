@@ -76,7 +76,6 @@ class Pipeline:
         self._on_acknowledged = on_acknowledged
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
-        self._recovery = recovery
         self._links: dict[int, Connection] = {}
         self._request = recovery_adds if recovery else owner_adds if on_confirmed is None else deferred_adds
         client.later(TICK_NS, self._tick)

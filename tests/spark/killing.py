@@ -27,7 +27,7 @@ TASK_STAGES = ("task.begun", "task.wrote", "task.closed", "source.read")
 OTHER_STAGES = ("commit.begun", "commit.appended", "commit.published", "commit.done", "source.planned")
 VICTIMS = ("driver", "worker", "task", "bookie", "connection")
 
-PIDS, ASKED = "driver.pids", "task"
+PIDS = "driver.pids"
 WAIT_S = 120.0
 
 

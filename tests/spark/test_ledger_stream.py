@@ -34,7 +34,6 @@ class Followed:
 
     def __init__(self, cluster: Cluster, client: Client, team: str, **given: str) -> None:
         self._client = client
-        self._team = team
         begin = {} if "startingTimestamp" in given else {"startingOffsets": "earliest"}
         chosen = {"ledgers": "*", "ledgerMetadata.team": team, **begin, **given}
         self.options = SourceOptions.parse({"uri": cluster.uri, **chosen})

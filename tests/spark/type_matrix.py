@@ -21,14 +21,12 @@ from pyspark.sql.types import StructType
 from bkspark.errors import ConfigurationError
 from bkspark.spark.columns import arrow_schema, inferred_columns
 from bkspark.spark.formats.registry import columns_of, encoder_of
-from bkspark.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.spark.conftest import Table
 
-_OPTIONS = SourceOptions("zk://127.0.0.1:2181/ledgers", log="types")
 FORMATS = ("arrow", "json", "msgpack")
 VALUES = {
     "boolean": ("true", "false"),
