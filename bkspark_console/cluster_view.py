@@ -82,8 +82,7 @@ class BookieHttpFacts:
     """What a bookie's HTTP says. kind: OURS, APACHES or SILENT. problem: why it is silent. state: of `/api/v2/bookie`.
 
     origin: of its HTTP server; None: its registration names none that this host can reach. is_of_another: another
-        bookie
-    answers there.
+        bookie answers there.
     """
 
     kind: str

@@ -34,8 +34,7 @@ class CopyFindings:
     """A bookie's copies of one fragment.
 
     how: list or read. wanted: how many of the checked entries it must have. missing: how many of these have no copy or
-        a
-    damaged one. first_missing: the first of them. problem: why nothing is known; "": it is known.
+        a damaged one. first_missing: the first of them. problem: why nothing is known; "": it is known.
     """
 
     first_entry: int

@@ -81,8 +81,7 @@ class Start:
     """What the command line asks for.
 
     file, settings: where the configuration's keys came from, because they may be read again. as_json: whether to
-        announce
-    in JSON that the bookie serves.
+        announce in JSON that the bookie serves.
     """
 
     configuration: Configuration

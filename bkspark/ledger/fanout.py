@@ -123,8 +123,8 @@ class Fanout:
                 slots.append(slot)
         return slots
 
-    async def drain_backlogs(self, but: Collection[str] = ()) -> None:
-        """Return when no backlog waits for a connection, or after DRAIN_S. Bookies in `but` are not waited for.
+    async def drain_backlogs(self, excluded: Collection[str] = ()) -> None:
+        """Return when no backlog waits for a connection, or after DRAIN_S. Bookies in `excluded` are not waited for.
 
         A quorum may have acknowledged all of a short ledger before the last bookie was connected: if the ledger were
         closed then, that bookie's copies would be missing until a repair.
@@ -132,7 +132,7 @@ class Fanout:
         waiting = [
             link.connecting
             for slot, link in self._links.items()
-            if link.backlog and link.connecting is not None and link.bookie not in but
+            if link.backlog and link.connecting is not None and link.bookie not in excluded
             if self._core.slots.may_hold_back(slot)
         ]
         if waiting:

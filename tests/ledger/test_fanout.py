@@ -214,9 +214,9 @@ def test_draining_ends_in_time_and_waits_for_no_bookie_that_it_need_not_wait_for
         await writer.connected("b")
         await writer.connected("c")
         began = now()
-        await writer.fanout.drain_backlogs(but=["a"])
+        await writer.fanout.drain_backlogs(excluded=["a"])
         assert now() == began
-        await writer.fanout.drain_backlogs(but=["b"])
+        await writer.fanout.drain_backlogs(excluded=["b"])
         assert now() == pytest.approx(began + DRAIN_S)
         writer.perform(writer.core.on_bookie_failed(0, "a", writer.now_ns()))
         writer.change_to("b", "c")

@@ -25,8 +25,7 @@ class EntryLogWriter:
         """`file`: a new log that contains only its header. Its name is durable.
 
         `reserves`: space is allocated in the file system before it is written, so that the log's blocks are adjacent.
-            The
-        rest is freed at the end.
+        The rest is freed at the end.
         """
         self.log_id = log_id
         self.end = HEADER_BYTES
