@@ -53,10 +53,18 @@ def add_parsers(parsers: Commands) -> None:
             parser.add_argument("bookie", type=bookie_id, metavar="ID", help="the bookie")
         if name == "sanity":
             parser.add_argument(
-                "--entries", type=positive, default=SANITY_ENTRIES, metavar="N", help="default: %(default)s"
+                "--entries",
+                type=positive,
+                default=SANITY_ENTRIES,
+                metavar="N",
+                help="how many entries to write (default: %(default)s)",
             )
             parser.add_argument(
-                "--timeout", type=seconds, default=SANITY_S, metavar="SECONDS", help="default: %(default)g"
+                "--timeout",
+                type=seconds,
+                default=SANITY_S,
+                metavar="SECONDS",
+                help="how long it may take (default: %(default)g)",
             )
         if name == "delay":
             parser.add_argument("seconds", nargs="?", type=_delay_s, metavar="SECONDS", help="the new value")

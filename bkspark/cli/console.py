@@ -61,10 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tls-trust", metavar="FILE", help="authorities of users' certificates, whose roles are in --token-file"
     )
     parser.add_argument(
-        "--session-idle", type=seconds, default=SESSION_IDLE_S, metavar="SECONDS", help="default: %(default)g"
+        "--session-idle",
+        type=seconds,
+        default=SESSION_IDLE_S,
+        metavar="SECONDS",
+        help="end a session after this time without a request of its user (default: %(default)g)",
     )
     parser.add_argument(
-        "--session-time", type=seconds, default=SESSION_S, metavar="SECONDS", help="default: %(default)g"
+        "--session-time",
+        type=seconds,
+        default=SESSION_S,
+        metavar="SECONDS",
+        help="end a session after this time in any case (default: %(default)g)",
     )
     add_limits(parser)
     parser.add_argument(

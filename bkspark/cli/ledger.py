@@ -15,7 +15,6 @@ from bkspark.cli.arguments import (
     OUTPUT_FORMATS,
     Commands,
     Run,
-    add_cluster,
     add_command,
     add_credentials,
     add_quorums,
@@ -55,10 +54,13 @@ def add_parser(commands: Commands) -> None:
         "read every copy of a ledger, and print which bookie has which entries; exit code 1 if a copy is missing"
     )
     _add(ledgers, "locate", ledger_copies.locate, description, takes_id=True)
-    _add_repairing(ledgers.add_parser("repair", help="find the missing copies of a ledger's entries, and make them"))
+    repairing = add_command(ledgers, "repair", repair, "find the missing copies of a ledger's entries, and make them")
+    repairing.add_argument("ledger", type=not_negative, metavar="ID", help="ledger id")
     description = "write a ledger's metadata to a file, with its password"
     ledger_metadata.add_file(_add(ledgers, "dump", ledger_metadata.dump, description, takes_id=True))
-    restoring = _add(ledgers, "restore", ledger_metadata.restore, "store the metadata of such a file", takes_id=True)
+    restoring = _add(
+        ledgers, "restore", ledger_metadata.restore, "store the metadata that dump wrote to a file", takes_id=True
+    )
     ledger_metadata.add_file(restoring)
     restoring.add_argument("--update", action="store_true", help="replace the metadata of a ledger that exists")
     _add(ledgers, "recover", recover, "fence a ledger against its writer and close it", takes_id=True)
@@ -74,12 +76,6 @@ def _add(
         parser.add_argument("ledger", type=not_negative, metavar="ID", help="ledger id")
     add_credentials(parser)
     return parser
-
-
-def _add_repairing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ledger", type=not_negative, metavar="ID", help="ledger id")
-    add_cluster(parser)
-    parser.set_defaults(run=repair)
 
 
 def _add_creating(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +101,9 @@ def _add_creating(parser: argparse.ArgumentParser) -> None:
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
     _add_creating(parser)
-    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: %(default)s")
+    parser.add_argument(
+        "--format", choices=INPUT_FORMATS, default="lines", help="how the file divides entries (default: %(default)s)"
+    )
     parser.add_argument("--no-close", action="store_true", help="leave the ledger open")
     parser.add_argument(
         "--explicit-lac-interval",
@@ -120,7 +118,9 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", type=not_negative, default=0, dest="first_entry", metavar="A", help="first entry")
     parser.add_argument("--to", type=not_negative, dest="last_entry", metavar="B", help="last entry, included")
-    parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
+    parser.add_argument(
+        "--format", choices=OUTPUT_FORMATS, help="how entries are printed (default: lines; json with --json)"
+    )
     parser.add_argument("--recover", action="store_true", help="fence the ledger and close it first")
     parser.add_argument(
         "--bookie",

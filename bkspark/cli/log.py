@@ -84,7 +84,9 @@ def _add_appending(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata", type=key_value, action="append", default=[], metavar="K=V", help="custom metadata of its ledgers"
     )
-    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: %(default)s")
+    parser.add_argument(
+        "--format", choices=INPUT_FORMATS, default="lines", help="how the file divides entries (default: %(default)s)"
+    )
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="file to append (default: -, stdin)")
 
 
@@ -92,7 +94,9 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     place = "earliest, latest or a position as --json prints it"
     parser.add_argument("--from", default="earliest", dest="start", metavar="POSITION", help=place)
     parser.add_argument("--to", default="latest", dest="end", metavar="POSITION", help="where to stop, not included")
-    parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
+    parser.add_argument(
+        "--format", choices=OUTPUT_FORMATS, help="how entries are printed (default: lines; json with --json)"
+    )
     parser.add_argument("--recover", action="store_true", help="fence the log's writer and close its ledgers first")
     parser.add_argument("--follow", action="store_true", help="wait for new entries until Ctrl-C")
 

@@ -51,7 +51,7 @@ def add_parsers(parsers: Commands) -> None:
     maintaining.set_defaults(run=maintenance)
     description = "exclude a bookie from new ledgers; writers that use it already may continue"
     _add(parsers, "quarantine", description).set_defaults(run=quarantine)
-    listing = parsers.add_parser("plans", help="list the plans for bookies", description="List all plans.")
+    listing = parsers.add_parser("plans", help="list the plans for bookies", description="List the plans for bookies.")
     add_cluster(listing)
     listing.set_defaults(run=plans)
 

@@ -51,7 +51,13 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("top", help=description, description=f"{description[0].upper()}{description[1:]}.")
     add_cluster(parser)
     add_http_token(parser)
-    parser.add_argument("--interval", type=seconds, default=INTERVAL_S, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument(
+        "--interval",
+        type=seconds,
+        default=INTERVAL_S,
+        metavar="SECONDS",
+        help="time between two looks (default: %(default)g)",
+    )
     parser.add_argument("--sort", choices=SORTS, default="adds", help="the sort order of the bookies (default: adds)")
     parser.add_argument("--once", action="store_true", help="print the state once, after one interval, and exit")
     parser.add_argument(
