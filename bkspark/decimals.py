@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-PLACES_MAX = 38
+PRECISION_MAX = 38
+"""Most digits of a decimal of Arrow's decimal128, and of Spark."""
+PLACES_MAX = PRECISION_MAX
 """Most digits after the point in Arrow's decimal128, the type that Spark's decimals have in Arrow."""
 
 

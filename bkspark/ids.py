@@ -13,8 +13,10 @@ import re
 NO_ENTRY = -1
 """The id that means "no entry": the LAC of an empty ledger, and the last entry of a ledger that was closed empty."""
 
-LEDGER_ID_MAX = (1 << 63) - 1
-ENTRY_ID_MAX = (1 << 63) - 1
+PORT_MAX = 65_535
+INT64_MAX = (1 << 63) - 1
+LEDGER_ID_MAX = INT64_MAX
+ENTRY_ID_MAX = INT64_MAX
 LAST_ENTRY_MAX = ENTRY_ID_MAX - 1
 """The highest id that an entry may have: the id after it still fits 63 bits."""
 

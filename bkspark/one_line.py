@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SHOWN_CHARACTERS_MAX = 200
+"""How many characters of a wrong value a message shows."""
+
 
 def one_line(text: str) -> str:
     """Return a text with its control characters, line ends among them, as escapes such as `\\\\n`."""

@@ -35,6 +35,10 @@ DAY_S = 86_400.0
 YEARS_S = 10 * 366 * DAY_S
 """The longest time-out or interval of a server: no timer overflows below it."""
 
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+"""Bytes of the units in which people write sizes."""
+MIB = 1 << 20
+
 _Default = TypeVar("_Default", int, float, int | None, float | None)
 _BOUNDS = "bounds"
 

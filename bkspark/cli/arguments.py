@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
-from bkspark.ids import DIGESTS, LOG_NAME_RULE, check_bookie_id, is_log_name
+from bkspark.ids import DIGESTS, INT64_MAX, LOG_NAME_RULE, PORT_MAX, check_bookie_id, is_log_name
 from bkspark.secret_files import (
     ENCRYPTION_KEY_FILE_VARIABLE,
     PASSWORD_FILE_VARIABLE,
@@ -40,8 +40,6 @@ OUTPUT_FORMATS = ("lines", "length-prefixed", "json", "hex", "ids")
 ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 """The largest entry accepted: Apache's default frame limit, less the room for header, ids and digest."""
 
-PORT_MAX = 65535
-_INT64_MAX = (1 << 63) - 1
 _AGE = re.compile(r"([0-9]{1,9}) ?([smhd])")
 AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -375,6 +373,6 @@ def key_value(text: str) -> tuple[str, str]:
 
 def _whole_number(text: str, minimum: int) -> int:
     # Python refuses to convert thousands of digits; nothing of more than 19 is an int64.
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or not minimum <= int(text) <= _INT64_MAX:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of {minimum} to {_INT64_MAX}")
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not minimum <= int(text) <= INT64_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of {minimum} to {INT64_MAX}")
     return int(text)

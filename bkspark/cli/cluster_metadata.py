@@ -19,6 +19,7 @@ from bkspark.cli.arguments import (
     seconds,
 )
 from bkspark.cli.changes import record_by
+from bkspark.cli.connecting import LEDGERS_AT_ONCE
 from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.cli.plans import check_known
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
@@ -32,7 +33,6 @@ _T = TypeVar("_T")
 
 SANITY_ENTRIES = 10
 SANITY_S = 10.0
-LEDGERS_AT_ONCE = 64
 
 
 def add_parsers(parsers: Commands) -> None:

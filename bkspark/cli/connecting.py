@@ -10,6 +10,9 @@ from bkspark.cli.arguments import client_encryption, client_net, client_zookeepe
 if TYPE_CHECKING:
     from bkspark.blocking import Client
 
+LEDGERS_AT_ONCE = 64
+"""How many ledgers a command asks about at the same time."""
+
 
 def connect(arguments: argparse.Namespace, *, explicit_lac_interval_s: float | None = None) -> Client:
     """Return a blocking client for the cluster and the credentials that the arguments name."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri
+from bkspark.cli.connecting import LEDGERS_AT_ONCE
 from bkspark.cli.output import human_bytes, print_json
 from bkspark.errors import ConfigurationError
 
@@ -24,7 +25,6 @@ DEGRADED = 10
 WATCH_S = 2.0
 ANSWER_S_MAX = 5.0
 """A bookie that does not answer in this time is unreachable."""
-LEDGERS_AT_ONCE = 64
 BOOKIES_AT_ONCE = 256
 """If all of a large cluster were asked at once, this process might not get to the last answers in time."""
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bkspark.cli.arguments import age, bookie_id, log_name, not_negative, positive
-from bkspark.cli.connecting import connect
+from bkspark.cli.connecting import LEDGERS_AT_ONCE, connect
 from bkspark.cli.output import human_bytes, json_text, print_table
 from bkspark.cli.plans import check_known
 from bkspark.wall_clock import wall_clock_ms
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bkspark.metadata.ledgers import Versioned
 
 SORTS = ("id", "size", "age")
-LEDGERS_AT_ONCE = 64
 SORTED_AT_ONCE = 10_000
 TABLE_ROWS = 1000
 """Rows between two headers of a table."""

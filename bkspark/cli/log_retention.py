@@ -12,6 +12,7 @@ from bkspark.cli.changes import record_blocking
 from bkspark.cli.connecting import connect
 from bkspark.cli.output import human_bytes, print_json, print_table, progress
 from bkspark.errors import BookKeeperError, ConfigurationError, NoSuchLog
+from bkspark.options import SIZE_UNITS
 
 if TYPE_CHECKING:
     from bkspark.blocking import Client
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 NO_LIMIT = "none"
 T = TypeVar("T", int, float)
 _SIZE = re.compile(r"([0-9]{1,18}) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def add_retention(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def _bytes_limit(text: str) -> int | str:
     if text.strip().lower() == NO_LIMIT:
         return NO_LIMIT
     found = _SIZE.fullmatch(text.strip())
-    byte_count = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
+    byte_count = int(found[1]) * SIZE_UNITS[found[2].lower()] if found else 0
     if not byte_count:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512m or 10g, nor {NO_LIMIT}")
     return byte_count

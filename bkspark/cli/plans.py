@@ -23,6 +23,7 @@ from bkspark.cli.changes import record_by, this_operator
 from bkspark.cli.health import DEGRADED, against_stopping, cluster_facts
 from bkspark.cli.output import print_json, print_result, print_table, progress
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
+from bkspark.metadata.bookie_plans import FOLLOWED_S_MAX
 from bkspark.one_line import one_line
 from bkspark.wall_clock import wall_clock_ms
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from bkspark.core.health import Reason
     from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
 
-FOLLOWED_S_MAX = 20.0
-"""How long a bookie may take to follow a plan."""
 POLL_S = 0.1
 _COMPARED = 100
 """How many characters of a reason are compared with a plan: bookies cut long ones."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri, excluded, positive
 from bkspark.cli.changes import record_by
+from bkspark.cli.connecting import LEDGERS_AT_ONCE
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table
 from bkspark.cli.plans import check_known
 from bkspark.errors import MetadataFormat, NoSuchLedger
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 
 LIMIT = 1000
-LEDGERS_AT_ONCE = 64
 NO_LIMIT = "unlimited"
 CONFIGURED = "configured"
 

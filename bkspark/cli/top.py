@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import Commands, add_cluster, client_net, client_zookeeper, cluster_uri, port, seconds
 from bkspark.cli.bookie_http import BookieHttpAccess, add_http_token, http_access, http_origin, http_problem
+from bkspark.cli.connecting import LEDGERS_AT_ONCE
 from bkspark.cli.output import print_json
 from bkspark.cli.top_screen import SORTS, BookieRow, LedgerRow, RepairRow, TopView, render
 from bkspark.errors import BookKeeperError, ConfigurationError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 INTERVAL_S = 2.0
 OPEN_LEDGERS_MAX = 200
 """Number of open ledgers that are read, the newest ones."""
-LEDGERS_AT_ONCE = 64
 KEYS_S = 0.1
 WIDTH, HEIGHT = 120, 40
 """The size of what `--once` prints."""

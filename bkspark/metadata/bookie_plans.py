@@ -25,6 +25,8 @@ MAINTENANCE, DRAIN, QUARANTINE = KINDS = ("maintenance", "drain", "quarantine")
 PLAN_BYTES_MAX = 64 * 1024
 TIME_MS_MAX = 253_402_300_799_999
 """The last moment of the year 9999: a later one cannot be shown as a date."""
+FOLLOWED_S_MAX = 20.0
+"""How long a bookie may take to follow a plan, such as to become read-only."""
 _INT64 = range(-(1 << 63), 1 << 63)
 
 

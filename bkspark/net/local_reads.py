@@ -22,7 +22,6 @@ import errno
 import logging
 import os
 import socket
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,7 +36,7 @@ from bkspark.net.responses import joined
 from bkspark.tasks import start_shared
 from bkspark.wire.digest import EntryDigest, OpenedEntries
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32
-from bkspark.wire.local_reads import ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, decode_reply, socket_name
+from bkspark.wire.local_reads import CREDENTIALS, ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, decode_reply, socket_name
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +47,6 @@ call."""
 AHEAD_BYTES = 16 << 20
 """Bytes of a file that are fetched from the disk at once when it is read for the first time."""
 
-_CREDENTIALS = struct.Struct("=iII")
-"""The value of SO_PEERCRED: process, user, group."""
 
 _TCP_SOCKETS = Path("/proc/net/tcp")
 _LISTENS = "0A"
@@ -335,7 +332,7 @@ def _after(memory: Sequence[memoryview], count: int) -> list[memoryview]:
 
 def peer_uid(connected: socket.socket) -> int:
     """Return the user id of the process at the other end of a unix socket."""
-    _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    _, uid, _ = CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     return int(uid)
 
 

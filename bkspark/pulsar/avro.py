@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from bkspark.decimals import PRECISION_MAX
 from bkspark.errors import ConfigurationError
 
 DEPTH_MAX = 100
 """Types within each other; a record that may be null is two."""
 TYPES_MAX = 10_000
 """Types of one schema. One that is named counts at each place that names it: there Spark has it whole."""
-PRECISION_MAX = 38
 
 _UTC_US = pa.timestamp("us", "UTC")
 PRIMITIVES = {

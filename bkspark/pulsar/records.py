@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from bkspark.decimals import for_arrow
 from bkspark.errors import ConfigurationError
+from bkspark.ids import INT64_MAX
 from bkspark.pulsar.avro import (
     are_numbers,
     arrow_of_avro,
@@ -45,7 +46,6 @@ Converter = Callable[[Any], Any]
 T = TypeVar("T")
 
 _INT_MAX = (1 << 31) - 1
-_LONG_MAX = (1 << 63) - 1
 
 
 class JsonDecoder:
@@ -382,7 +382,7 @@ def _whole(value: Any) -> Any:
     """Return a number of JSON as an integer, which it may be though it is written as 1.0."""
     if not isinstance(value, (float, Decimal)):
         return value
-    if not -_LONG_MAX <= value <= _LONG_MAX or value != int(value):
+    if not -INT64_MAX <= value <= INT64_MAX or value != int(value):
         raise ValueError(f"it holds the number {str(value)[:40]} where an integer is expected")
     return int(value)
 

@@ -45,6 +45,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from bkspark.decimals import PRECISION_MAX
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
@@ -77,8 +78,6 @@ RAW_NAMES = frozenset({VALUE, *_METADATA_TYPES})
 _HAS_TIME_ZONE = "timezone" in signature(to_arrow_schema).parameters
 CUSTOM_METADATA_BYTES_MAX = 16 << 20
 """Bytes of a batch's column `ledger_metadata`, about: each row has all custom metadata of its ledger."""
-PRECISION_MAX = 38
-"""Digits of Spark's decimals."""
 _NULL_KEYS = ("nullable", "containsNull", "valueContainsNull")
 _ID_FIELDS = (StructField("ledger_id", LongType()), StructField("entry_id", LongType()))
 _LEDGER_FIELDS = (

@@ -44,6 +44,7 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
+from bkspark.decimals import PRECISION_MAX
 from bkspark.errors import ConfigurationError, MetadataFormat, SchemaMismatch
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -51,7 +52,6 @@ _DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
 """Digits of whole numbers, as Spark and Delta count them for decimals."""
 _DAYS = (DateType, TimestampNTZType)
 _IN_DOUBLE = (ByteType, ShortType, IntegerType, FloatType, DoubleType)
-PRECISION_MAX = 38
 SHOWN_COLUMNS_MAX = 20
 SCHEMAS_CACHED_MAX = 64
 """Schemas that a process keeps parsed: each epoch of a stream needs its log's."""

@@ -14,20 +14,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bkspark.errors import ConfigurationError
-from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, LOG_NAME_RULE, PUBLISHER_RULE, is_log_name, is_publisher
+from bkspark.ids import ENTRY_ID_MAX, INT64_MAX, LEDGER_ID_MAX, LOG_NAME_RULE, PUBLISHER_RULE, is_log_name, is_publisher
 from bkspark.log.positions import EARLIEST, LATEST
 from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
+from bkspark.one_line import SHOWN_CHARACTERS_MAX
+from bkspark.options import MIB, SIZE_UNITS
 
-MIB = 1 << 20
 INLINE_BYTES_MAX = 16 * MIB
 """Greatest size of rows that travel with a task's report: Spark's driver holds the reports of all tasks."""
 ENTRY_BYTES_MAX = 4 * MIB
 """Greatest target for an entry of many rows: with head and digest it stays below Apache's default frame of 5 MiB."""
 DURATION_MS_MAX = 36_500 * 86_400_000
 """Greatest time in an option, a hundred years: beyond it clocks and floats overflow."""
-SHOWN_CHARACTERS_MAX = 200
-"""Characters of a wrong value that a message shows."""
 Offset = str | int | dict[str, Any]
 """`earliest`, `latest`, a number of entries before the end (below 0), or a JSON object: a position, or with
 `logsPattern` such an offset for each named log."""
@@ -37,14 +36,12 @@ _DIGITS = r"[0-9]{1,30}"
 _NUMBER = re.compile(_DIGITS)
 _BEHIND = re.compile(f"-{_DIGITS}")
 _SIZE = re.compile(rf"({_DIGITS})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
-_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(rf"({_DIGITS})\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEDGERS = re.compile(rf"({_DIGITS})(?:\s*-\s*({_DIGITS}))?")
 _ENTRIES = re.compile(rf"({_DIGITS})\s*:\s*({_DIGITS})\s*-\s*({_DIGITS})?")
 _ID = rf"(?:-1:-1|{_DIGITS}:-1|{_DIGITS}:{_DIGITS})(?::-?{_DIGITS}){{0,2}}"
 _MESSAGE_ID = re.compile(f"(?:{_ID};)?{_ID}")
-_INT64_MAX = (1 << 63) - 1
 _MISTAKABLE_MIN, _SECONDS_MIN, _MISTAKABLE_END = 10**7, 10**9, 10**11
 """Numbers that are times of 1970 to 1973 in milliseconds: dates without hyphens, and seconds since 1970, look so."""
 _MICROS_MIN, _NANOS_MIN = 10**14, 10**17
@@ -120,23 +117,23 @@ def flag(value: str) -> bool:
 
 def count(value: str) -> int:
     """Return a whole number of at least 1."""
-    if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= _INT64_MAX:
-        raise ValueError(f"is not a whole number of 1 to {_INT64_MAX}")
+    if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= INT64_MAX:
+        raise ValueError(f"is not a whole number of 1 to {INT64_MAX}")
     return int(value)
 
 
 def version(value: str) -> int:
     """Return a whole number of at least 0."""
-    if not _NUMBER.fullmatch(value) or int(value) > _INT64_MAX:
-        raise ValueError(f"is not a whole number of 0 to {_INT64_MAX}")
+    if not _NUMBER.fullmatch(value) or int(value) > INT64_MAX:
+        raise ValueError(f"is not a whole number of 0 to {INT64_MAX}")
     return int(value)
 
 
 def size(value: str) -> int:
     """Return a size in bytes of at least 1; units are k, m and g."""
     match = _SIZE.fullmatch(value.strip())
-    byte_count = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
-    if not 1 <= byte_count <= _INT64_MAX:
+    byte_count = int(match[1]) * SIZE_UNITS[(match[2] or "").lower()] if match else 0
+    if not 1 <= byte_count <= INT64_MAX:
         raise ValueError("is not a size in bytes of at least 1, such as 1048576, 64k, 256m or 1g")
     return byte_count
 
@@ -174,7 +171,7 @@ def offset(value: str) -> Offset:
     """Return a place in a log or topic; see `Offset`. Which one it is in is not checked."""
     if value.lower() in (EARLIEST, LATEST):
         return value.lower()
-    if _BEHIND.fullmatch(value.strip()) and 1 <= -int(value) <= _INT64_MAX:
+    if _BEHIND.fullmatch(value.strip()) and 1 <= -int(value) <= INT64_MAX:
         return int(value)
     if _MESSAGE_ID.fullmatch(value.strip()):
         return value.strip()
@@ -228,7 +225,7 @@ def moment(value: str) -> int:
     relative = _DURATION.fullmatch(text[1:]) if text.startswith("-") else None
     if relative is not None and relative[2]:
         return -max(1, duration(text[1:]))
-    if _NUMBER.fullmatch(text) and int(text) <= _INT64_MAX:
+    if _NUMBER.fullmatch(text) and int(text) <= INT64_MAX:
         if _MISTAKABLE_MIN <= int(text) < _MISTAKABLE_END or int(text) >= _MICROS_MIN:
             raise ValueError(_mistaken(int(text)))
         return int(text)

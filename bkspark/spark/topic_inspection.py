@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from bkspark.errors import BookKeeperError, MetadataError, NoSuchLog
+from bkspark.ids import INT64_MAX
 from bkspark.log.positions import Position
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar.entries import decode_entries
@@ -32,7 +33,6 @@ from bkspark.spark.topics import TopicPlanner
 
 Row = dict[str, Any]
 _TIME = pa.timestamp("us", "UTC")
-_INT64_MAX = (1 << 63) - 1
 SCHEMAS = {
     "topics": pa.schema(
         {
@@ -215,7 +215,7 @@ async def _subscription(planner: TopicPlanner, view: TopicView, found: Subscript
 
 def _bounded(amount: int) -> int:
     """Return an amount as a column can hold it: lists of ledgers may claim more than there can be."""
-    return min(max(0, amount), _INT64_MAX)
+    return min(max(0, amount), INT64_MAX)
 
 
 def _position(place: EntryPosition) -> Position:

@@ -42,6 +42,8 @@ REQUEST_BYTES_MAX = 2048
 REPLY_HEAD_BYTES = 16
 REPLY_BYTES_MAX = REPLY_HEAD_BYTES + 4 * (ENTRIES_MAX - 1)
 
+CREDENTIALS = struct.Struct("=iII")
+"""The value of SO_PEERCRED: process, user, group."""
 _REQUEST = struct.Struct(">i4sqqii")
 _REPLY = struct.Struct(">iiq")
 _FOUND, _NOT_HERE = 0, 1

@@ -36,6 +36,7 @@ from bkspark.errors import ConfigurationError, MetadataFormat, StorageDamaged
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.secret_files import password_from
+from bookie_service.admin.index_building import FILES_OPEN_MAX, PAGE_BYTES
 from bookie_service.admin.inspection import places
 from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
@@ -80,8 +81,6 @@ _SHOWN_MAX = 1000
 """At most this many findings of damage are listed; all are counted."""
 _NAMED_MAX = 20
 """At most this many ledgers are named in one note."""
-_FILES_OPEN_MAX = 16
-_PAGE_BYTES = 8192
 _PAGES_BYTES = 1024 * 1024
 """How many bytes of the index are kept in memory while entry logs are compared with it."""
 _GAP_MAX = 8192
@@ -182,9 +181,9 @@ class BookieCheck:
         self._report = Report(list(dict.fromkeys([*journals, *ledgers])))
         self._known = IndexManifest(files, self._ledgers)
         self._paths = IndexPaths(self._ledgers, self._known.moved())
-        pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
+        pages = IndexPages(PAGE_BYTES, _PAGES_BYTES)
         self._fileless = LedgerHeaders(files, self._ledgers, self._known.headers)
-        self._index: IndexView = IndexReader(files, self._paths, pages, self._fileless, _FILES_OPEN_MAX)
+        self._index: IndexView = IndexReader(files, self._paths, pages, self._fileless, FILES_OPEN_MAX)
         """The index that is checked. Replaced by that of `DbLedgerStorage` if there is one."""
         self._index_place: str | None = None
         """The path of the key-value store that holds the index; None: files do."""

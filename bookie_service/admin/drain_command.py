@@ -16,21 +16,20 @@ from bkspark.errors import BookKeeperError
 from bkspark.log_limit import no_digits
 from bkspark.metadata.bookie_plans import BookiePlan
 from bkspark.one_line import one_line
+from bkspark.options import MIB
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.admin.command_audit import commanded, operator
 from bookie_service.admin.command_output import print_progress, print_result
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainCancelled, DrainPreview, DrainProgress, progress_of
+from bookie_service.replication.drain_sharing import SILENT_S
 from bookie_service.replication.operations import this_process
 from bookie_service.settings.configuration import Configuration
 
 IMPOSSIBLE = 10
 """The exit code of a preview if ledgers cannot be moved."""
 REPORT_S = 2.0
-SILENT_S = 15.0
-"""A drain whose process has not reported for longer is shown as interrupted. It reports every second."""
-_MIB = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -158,8 +157,8 @@ def _line(progress: DrainProgress) -> str:
     waiting = f"; {len(progress.waiting)} wait for their writers" if progress.waiting else ""
     blocked = f"; {len(progress.blocked)} are blocked" if progress.blocked else ""
     return (
-        f"{done} of {progress.ledgers} ledgers, {(progress.bytes - progress.bytes_left) / _MIB:.1f} of "
-        f"{progress.bytes / _MIB:.1f} MiB, {progress.bytes_per_s / _MIB:.1f} MiB/s{left}{waiting}{blocked}"
+        f"{done} of {progress.ledgers} ledgers, {(progress.bytes - progress.bytes_left) / MIB:.1f} of "
+        f"{progress.bytes / MIB:.1f} MiB, {progress.bytes_per_s / MIB:.1f} MiB/s{left}{waiting}{blocked}"
     )
 
 
@@ -182,7 +181,7 @@ def shown(bookie: str, preview: DrainPreview) -> str:
     """Return what would be copied, for a person."""
     lines = [
         f"{preview.ledgers} ledgers have data at {bookie}, in {preview.fragments} fragments, about "
-        f"{preview.bytes / _MIB:.1f} MiB; {preview.growing} of them are being written",
+        f"{preview.bytes / MIB:.1f} MiB; {preview.growing} of them are being written",
         f"{len(preview.targets)} bookies may take copies: {', '.join(preview.targets) or 'none'}",
     ]
     if preview.without_spare:

@@ -35,10 +35,10 @@ from bookie_service.storage.logs.log_scan import stored_positions
 
 SUFFIX = ".rebuilt"
 _LOGS_OPEN_MAX = 64
-_FILES_OPEN_MAX = 16
+FILES_OPEN_MAX = 16
 _FILES_SYNCED_SINGLY_MAX = 128
 _READ_BYTES = 1
-_PAGE_BYTES = 8192
+PAGE_BYTES = 8192
 _REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
 _REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
 
@@ -121,8 +121,8 @@ class PerLedgerIndexBuilder:
 
     def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
         logs = _Logs(self._files, self._directories)
-        pages = IndexPages(_PAGE_BYTES, _PAGE_BYTES)
-        old = IndexReader(self._files, self._paths, pages, self._fileless, _FILES_OPEN_MAX, keeps_pages=False)
+        pages = IndexPages(PAGE_BYTES, PAGE_BYTES)
+        old = IndexReader(self._files, self._paths, pages, self._fileless, FILES_OPEN_MAX, keeps_pages=False)
         entries = 0
         try:
             for ledger_id in sorted({*ledger_ids, *self._built}):
@@ -271,7 +271,7 @@ def _count(file: IndexFile) -> int:
     """Return how many entries have a position in an index file."""
     count, at = 0, file.next_data(0)
     while at is not None:
-        positions = file.positions(at, _PAGE_BYTES)
+        positions = file.positions(at, PAGE_BYTES)
         count += int(np.count_nonzero(positions))
         at = file.next_data(at + len(positions)) if len(positions) else None
     return count

@@ -44,9 +44,16 @@ import numpy as np
 
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
 from bkspark.secret_files import password_from
+from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.admin.check import locked
-from bookie_service.admin.index_building import IndexBuilder, KeyValueIndexBuilder, PerLedgerIndexBuilder
+from bookie_service.admin.index_building import (
+    FILES_OPEN_MAX,
+    PAGE_BYTES,
+    IndexBuilder,
+    KeyValueIndexBuilder,
+    PerLedgerIndexBuilder,
+)
 from bookie_service.admin.inspection import places
 from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
@@ -79,8 +86,6 @@ _PROGRAM = "bookie"
 _POSITIONS_HELD_MAX = 4 * 1024 * 1024
 """How many positions are kept in memory before they are written. Each takes 16 bytes."""
 _PROGRESS_S = 10.0
-_FILES_OPEN_MAX = 16
-_PAGE_BYTES = 8192
 
 
 @dataclass(slots=True)
@@ -250,7 +255,7 @@ class Rebuild:
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             if (self._files.file_size(paths.path(ledger_id)) or 0) < least_bytes:
                 found.add(ledger_id)
-        reader = IndexReader(self._files, paths, IndexPages(_PAGE_BYTES, _PAGE_BYTES), fileless, _FILES_OPEN_MAX)
+        reader = IndexReader(self._files, paths, IndexPages(PAGE_BYTES, PAGE_BYTES), fileless, FILES_OPEN_MAX)
         try:
             return found | set(_without_header(reader, paths.ledgers(self._files)))
         finally:
@@ -329,7 +334,7 @@ class Rebuild:
         chosen = np.flatnonzero(is_wanted & ~is_wrong)
         if not len(chosen):
             return
-        positions = (_log_id(run.path) << OFFSET_BITS) + run.offsets[chosen] + log_format.LENGTH_BYTES
+        positions = (_log_id(run.path) << OFFSET_BITS) + run.offsets[chosen] + LENGTH_BYTES
         entry_ids = run.entry_ids[chosen]
         for ledger_id, rows in rows_by_ledger(run.ledger_ids[chosen]):
             self._held.setdefault(ledger_id, []).append((entry_ids[rows], positions[rows]))

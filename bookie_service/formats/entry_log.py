@@ -42,9 +42,10 @@ from dataclasses import dataclass
 import numpy as np
 from crc32c import crc32c
 
+from bkspark.wire.framing import LENGTH_BYTES
+
 VERSION = 1
 HEADER_BYTES = 1024
-LENGTH_BYTES = 4
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 LOG_BYTES_MAX = 1 << 31

@@ -15,12 +15,12 @@ import asyncio
 import logging
 import os
 import socket
-import struct
 import sys
 from collections.abc import Callable, Collection
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.local_reads import (
+    CREDENTIALS,
     NOT_HERE,
     REPLY_BYTES_MAX,
     REQUEST_BYTES_MAX,
@@ -35,8 +35,6 @@ from bookie_service.storage.ledgers.interface import LedgerStorage
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
-_CREDENTIALS = struct.Struct("=iII")
-"""The value of SO_PEERCRED: process, user, group."""
 _REQUESTS_PER_TURN = 8
 _EVERYWHERE = bytes(4)
 
@@ -107,7 +105,7 @@ class LocalReadServer:
 
     def _user_of(self, peer: socket.socket) -> int | None:
         """Return the user of a connection; None if this user may not read."""
-        _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        _, uid, _ = CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
         if uid in self._readers:
             return uid if self._is_allowed(uid) else None
         if not self._has_refused:

@@ -29,7 +29,8 @@ from bkspark.errors import (
     NoSuchLedger,
     SessionExpired,
 )
-from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bkspark.ids import INT64_MAX
+from bkspark.metadata.bookie_plans import DRAIN, FOLLOWED_S_MAX, BookiePlan
 from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
@@ -46,8 +47,6 @@ from bookie_service.replication.repair_targets import RepairTargets
 
 LEDGERS_AT_ONCE = 64
 """How many metadata nodes are read together."""
-FOLLOWED_S_MAX = 20.0
-"""How long the bookie may take to become read-only."""
 REPORT_S = 1.0
 PAUSE_S = 0.5
 FAILED_PAUSE_MAX_S = 60.0
@@ -56,7 +55,6 @@ FAILURES_MAX = 3
 REPORTED_MAX = 20
 """How many waiting or blocked ledgers the progress names."""
 _NUMBERS = ("ledgers", "ledgers_left", "bytes", "bytes_left", "copied_bytes", "bytes_per_s", "seconds_left")
-_INT64 = (1 << 63) - 1
 
 
 class DrainCancelled(BookKeeperError):
@@ -426,7 +424,9 @@ def progress_of(plan: BookiePlan) -> DrainProgress:
     """Return the progress that a process stored in a plan. What is not of its form counts as not reported."""
     facts = plan.progress
     numbers = {
-        name: value for name, value in facts.items() if name in _NUMBERS and type(value) is int and 0 <= value <= _INT64
+        name: value
+        for name, value in facts.items()
+        if name in _NUMBERS and type(value) is int and 0 <= value <= INT64_MAX
     }
     waiting, blocked = facts.get("waiting"), facts.get("blocked")
     return DrainProgress(

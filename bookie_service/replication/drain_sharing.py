@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bkspark.ids import INT64_MAX
+
 PROCESSES = "processes"
 """The name in the progress of a plan."""
 PROCESSES_MAX = 32
@@ -21,7 +23,6 @@ SILENT_S = 15.0
 """A process that has not reported for longer copies nothing. It reports every second."""
 KEPT_S = 60.0
 """After this time without a change, a report is removed from the plan."""
-_INT64 = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def reports_of(progress: Mapping[str, object], own: str) -> dict[str, ProcessRep
         if name == own or not isinstance(facts, dict) or len(found) >= PROCESSES_MAX:
             continue
         values: list[Any] = [facts.get(each.name) for each in dataclasses.fields(ProcessReport)]
-        if all(type(value) is int and 0 <= value <= _INT64 for value in values):
+        if all(type(value) is int and 0 <= value <= INT64_MAX for value in values):
             found[name] = ProcessReport(*values)
     return found
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from bkspark.core.copies import names, share_of
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchBookie, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
+from bkspark.options import MIB
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
@@ -23,7 +24,6 @@ Progress = Callable[[str], None]
 
 POLL_S = 0.5
 REPORT_S = 10.0
-_MIB = 1 << 20
 LEDGERS_AT_ONCE = 64
 """How many metadata nodes are read together."""
 
@@ -199,8 +199,8 @@ class _Moving:
         left = f", {movable / rate:.0f} s left" if rate and movable > 0 else ", time left unknown"
         blocked = f"; {len(failing)} are blocked" if failing else ""
         return (
-            f"{done} of {ledgers} ledgers are moved, {copied / _MIB:.1f} of {size / _MIB:.1f} MiB, "
-            f"{rate / _MIB:.1f} MiB/s{left if self.left else ''}{blocked}"
+            f"{done} of {ledgers} ledgers are moved, {copied / MIB:.1f} of {size / MIB:.1f} MiB, "
+            f"{rate / MIB:.1f} MiB/s{left if self.left else ''}{blocked}"
         )
 
 
@@ -220,7 +220,7 @@ async def _move(
 ) -> frozenset[int]:
     """Return when none of these ledgers names the bookie, or only those that are skipped because they fail."""
     moving = _Moving(worker, sizes)
-    progress(f"{len(sizes)} ledgers have data at {bookie}, about {sum(sizes.values()) / _MIB:.1f} MiB")
+    progress(f"{len(sizes)} ledgers have data at {bookie}, about {sum(sizes.values()) / MIB:.1f} MiB")
     reporting = asyncio.ensure_future(_report_often(moving, progress))
     try:
         while moving.left:

@@ -25,7 +25,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
-from bkspark.options import YEARS_S, default_of
+from bkspark.options import MIB, YEARS_S, default_of
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
@@ -44,7 +44,7 @@ from bookie_service.settings.authentication import (
 from bookie_service.settings.http_options import EVERYWHERE, THIS_HOST, HttpLimits, HttpOptions
 from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.settings.service_options import AddressOptions, ServiceOptions
-from bookie_service.settings.table import MIB, fill, value_of
+from bookie_service.settings.table import fill, value_of
 from bookie_service.settings.tls import client_tls, http_tls, listener_tls
 from bookie_service.settings.users import group_id, user_ids
 from bookie_service.settings.values import FALSE, MOST, NULL, SECRET_WORDS, TRUE, Setting, Values, refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import PORT_MAX
 from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 from bkspark.security.web import is_loopback
 from bkspark.tls.options import TlsOptions
@@ -44,10 +45,10 @@ class HttpOptions:
 
     serves_api: bool = False
     host: str = THIS_HOST
-    port: int = bounded(8080, 0, 65535)
+    port: int = bounded(8080, 0, PORT_MAX)
     serves_metrics: bool = False
     metrics_host: str = THIS_HOST
-    metrics_port: int = bounded(8000, 0, 65535)
+    metrics_port: int = bounded(8000, 0, PORT_MAX)
     limits: HttpLimits = field(default_factory=HttpLimits)
     access_file: str | None = None
     tls: TlsOptions | None = None

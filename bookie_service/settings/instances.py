@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import PORT_MAX
 from bookie_service.settings.configuration import Configuration, configure
 
 INSTANCES_MAX = 64
 """The maximum number of bookies under one supervisor."""
 
 PLACEHOLDER = "{instance}"
-_PORT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def _ports(values: Mapping[str, str], configuration: Configuration, number: int)
         if port == 0:
             continue
         ports[key] = port if PLACEHOLDER in values.get(key, "") else port + number - 1
-        if ports[key] > _PORT_MAX:
-            raise ConfigurationError(f"{key}={port}: instance {number} would use port {ports[key]}, above {_PORT_MAX}")
+        if ports[key] > PORT_MAX:
+            raise ConfigurationError(f"{key}={port}: instance {number} would use port {ports[key]}, above {PORT_MAX}")
     return ports
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import PORT_MAX
 from bkspark.options import BYTES_MAX, YEARS_S, bounded, check
 from bkspark.security.web import is_loopback
 from bookie_service.engine.bookie_environment import BookieOptions
@@ -28,7 +29,7 @@ class AddressOptions:
         hold a secret. None: the same.
     """
 
-    port: int = bounded(3181, 0, 65535)
+    port: int = bounded(3181, 0, PORT_MAX)
     bookie_id: str | None = None
     advertised_address: str | None = None
     listening_interface: str | None = None

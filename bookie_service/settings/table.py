@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from bkspark.options import bounds_of, default_of
+from bkspark.options import MIB, bounds_of, default_of
 from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.reads import ReadOptions
@@ -33,7 +33,6 @@ from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.read_ahead import ReadAheadOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 
-MIB = 1024 * 1024
 _MS_IN_S = Fraction(1, 1000)
 _MS_IN_NS = 1_000_000
 

@@ -23,7 +23,10 @@ from typing import TypeVar
 from bkspark import properties
 from bkspark.configuration_files import named
 from bkspark.errors import ConfigurationError
+from bkspark.ids import INT64_MAX
 from bkspark.metadata.uri import without_user
+from bkspark.one_line import SHOWN_CHARACTERS_MAX
+from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S
 
 _T = TypeVar("_T")
 _WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}))")
@@ -35,26 +38,21 @@ SECRET_WORDS = ("passwd", "password", "secret")
 """No message shows the value of a key whose name contains one of these."""
 NULL = "null"
 """The text in Apache's files for a class or a name that is not set."""
-_SHOWN_CHARACTERS_MAX = 200
-_LONG_MAX = (1 << 63) - 1
-_YEARS_S = 10 * 366 * 86_400
-_COUNT_MAX = 1_000_000_000
-_BYTES_MAX = 1 << 50
 MOST = {
-    "ms": 1000 * _YEARS_S,
-    "s": _YEARS_S,
-    "bytes": _BYTES_MAX,
-    "MiB": _BYTES_MAX >> 20,
-    "bytes/s": _BYTES_MAX,
-    "entries/s": _COUNT_MAX,
-    "reads/s": _COUNT_MAX,
-    "adds": _COUNT_MAX,
-    "reads": _COUNT_MAX,
-    "entries": _COUNT_MAX,
-    "files": _COUNT_MAX,
-    "logs": _COUNT_MAX,
-    "connections": _COUNT_MAX,
-    "lists": _COUNT_MAX,
+    "ms": 1000 * int(YEARS_S),
+    "s": int(YEARS_S),
+    "bytes": BYTES_MAX,
+    "MiB": BYTES_MAX >> 20,
+    "bytes/s": BYTES_MAX,
+    "entries/s": COUNT_MAX,
+    "reads/s": COUNT_MAX,
+    "adds": COUNT_MAX,
+    "reads": COUNT_MAX,
+    "entries": COUNT_MAX,
+    "files": COUNT_MAX,
+    "logs": COUNT_MAX,
+    "connections": COUNT_MAX,
+    "lists": COUNT_MAX,
 }
 """The highest number of each unit, if a key sets no other. Timers, counters and file offsets made from it fit."""
 
@@ -98,8 +96,8 @@ def _shown(key: str, text: str) -> str:
 
 def _shortened(text: str) -> str:
     """Return the text without its middle if it is long, because its ends say most."""
-    left_out = len(text) - _SHOWN_CHARACTERS_MAX
-    half = _SHOWN_CHARACTERS_MAX // 2
+    left_out = len(text) - SHOWN_CHARACTERS_MAX
+    half = SHOWN_CHARACTERS_MAX // 2
     return text if left_out <= 0 else f"{text[:half]}...({left_out} characters)...{text[-half:]}"
 
 
@@ -278,4 +276,4 @@ def _whole(text: str) -> int | None:
     sign, hexadecimal, binary, decimal = match.groups()
     value = int(hexadecimal, 16) if hexadecimal else int(binary, 2) if binary else int(decimal)
     value = -value if sign == "-" else value
-    return value if -_LONG_MAX - 1 <= value <= _LONG_MAX else None
+    return value if -INT64_MAX - 1 <= value <= INT64_MAX else None

@@ -14,7 +14,7 @@ from tests.ledger.in_process import InProcessBookie, InProcessCluster, run
 
 def begin_limbo(bookie: InProcessBookie, ledger_id: int) -> None:
     assert bookie.service is not None
-    bookie.service._storage.store.limbo.begin([ledger_id])
+    bookie.service.storage.store.limbo.begin([ledger_id])
 
 
 @pytest.mark.parametrize("wire_protocol", ["v2", "v3"])

@@ -255,7 +255,7 @@ def test_removed_log_is_read_to_its_end_by_a_reader_that_has_it(tmp_path):
                 os.write(descriptor, b"it is for reading only")
             os.close(descriptor)
             # Nothing is known of it but what the index says: the network is to decide.
-            bookie.service._storage.store.forget_log(0)
+            bookie.service.storage.store.forget_log(0)
             asking.send(request(bookie, ledger_id).encode())
             assert await asyncio.to_thread(asking.recv, REPLY_BYTES_MAX) == NOT_HERE
 

@@ -23,7 +23,7 @@ TELLS = WriterOptions(explicit_lac_interval_s=0.02)
 
 async def polled(cluster, ledger_id):
     """Return when a long poll waits at a bookie: an entry is sent along with the answer to one that was there first."""
-    bookies = [bookie.service._bookie for bookie in cluster.bookies if bookie.service is not None]
+    bookies = [bookie.service.bookie for bookie in cluster.bookies if bookie.service is not None]
     async with asyncio.timeout(120):
         while not any(ledger_id in bookie.long_polls.by_ledger for bookie in bookies):
             await asyncio.sleep(0.005)

@@ -21,10 +21,10 @@ from bookie_service.admin.inspection.findings import UNVERIFIED, WRONG, Damage, 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.io.files import File, ReadOnlyFiles
+from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _SEARCH_BYTES = 256 * 1024
-_ITEM_BYTES_MAX = 64 * 1024 * 1024
 _MAP_LEDGER, _MAP_ENTRY = -1, -2
 """The ids that a record of the ledgers map carries."""
 _FRONT = struct.Struct(">iqq")
@@ -123,7 +123,7 @@ class _EntryLog:
         """Return bytes from `offset` on, at least one whole item if an item begins there."""
         data = self._file.read(min(_WINDOW_BYTES, self._size - offset), offset)
         needed = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
-        if len(data) < needed <= min(_ITEM_BYTES_MAX, self._size - offset):
+        if len(data) < needed <= min(ITEM_BYTES_MAX, self._size - offset):
             data = self._file.read(needed, offset)
         return data
 
@@ -183,7 +183,7 @@ class _EntryLog:
         if len(front) < _FRONT.size:
             return False
         length, ledger_id, entry_id = _FRONT.unpack(front)
-        fits = ENTRY_BYTES_MIN <= length <= min(_ITEM_BYTES_MAX, self._size - offset - LENGTH_BYTES)
+        fits = ENTRY_BYTES_MIN <= length <= min(ITEM_BYTES_MAX, self._size - offset - LENGTH_BYTES)
         return fits and (min(ledger_id, entry_id) >= 0 or (ledger_id, entry_id) == (_MAP_LEDGER, _MAP_ENTRY))
 
     def _next_item(self, start: int) -> int | None:
@@ -234,5 +234,5 @@ def _candidates(piece: bytes, room: int) -> list[int]:
     top = octets[4 : 4 + count]
     likely = np.flatnonzero(((top == 0) & (octets[12 : 12 + count] == 0)) | (top == 0xFF))
     lengths = gather_i32(octets, likely).astype(np.int64)
-    fits = (lengths >= ENTRY_BYTES_MIN) & (lengths <= np.minimum(_ITEM_BYTES_MAX, room - LENGTH_BYTES - likely))
+    fits = (lengths >= ENTRY_BYTES_MIN) & (lengths <= np.minimum(ITEM_BYTES_MAX, room - LENGTH_BYTES - likely))
     return likely[fits].tolist()

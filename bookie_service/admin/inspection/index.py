@@ -24,7 +24,7 @@ from bookie_service.storage.logs.log_reader import EntryLogReader
 _POSITIONS_PER_READ = 8192
 _READ_BYTES = 4 * 1024 * 1024
 _LOGS_OPEN_MAX = 16
-_ATTEMPTS = 3
+ATTEMPTS = 3
 """How often a header is read. One that a running bookie was writing is whole at a later attempt."""
 
 
@@ -94,7 +94,7 @@ def read_index(files: ReadOnlyFiles, path: str, lookup: LogLookup, entry_id: int
 
 def _slots(file: IndexFile, ledger_id: int) -> Iterator[Finding]:
     path = file.file.path
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         head = file.file.read(HEAD_BYTES, 0)
         slots_at = (index_format.layout_of(head) or LAYOUT).slots_at
         try:

@@ -13,12 +13,9 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.admin.inspection.findings import Damage, Fact, Finding
-from bookie_service.admin.inspection.index import LogLookup, PositionSource, header_values, judged
+from bookie_service.admin.inspection.index import ATTEMPTS, LogLookup, PositionSource, header_values, judged
 from bookie_service.storage.index.key_value_index import KeyValueView, open_view
 from bookie_service.storage.io.files import ReadOnlyFiles
-
-_ATTEMPTS = 3
-"""How often opening is tried, because a running bookie may merge files of the store, and delete them, meanwhile."""
 
 
 def read_key_value_index(
@@ -41,7 +38,7 @@ def read_key_value_index(
 
 
 def _opened(files: ReadOnlyFiles, directory: str) -> KeyValueView:
-    for _ in range(_ATTEMPTS - 1):
+    for _ in range(ATTEMPTS - 1):
         try:
             return open_view(files, directory)
         except (StorageDamaged, FileNotFoundError):

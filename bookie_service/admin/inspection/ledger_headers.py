@@ -6,14 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from bkspark.errors import StorageDamaged
 from bookie_service.admin.inspection.findings import Damage, Fact, Finding, Incomplete
-from bookie_service.admin.inspection.index import header_values
+from bookie_service.admin.inspection.index import ATTEMPTS, header_values
 from bookie_service.formats import ledger_headers as file_format
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import ReadOnlyFiles
-
-_ATTEMPTS = 3
-"""How often it is read, because a running bookie may change the file, and what is recorded of it, meanwhile."""
 
 
 def read_ledger_headers(files: ReadOnlyFiles, path: str, directories: Sequence[str]) -> Iterator[Finding]:
@@ -44,7 +41,7 @@ def read_ledger_headers(files: ReadOnlyFiles, path: str, directories: Sequence[s
 
 def _damage(files: ReadOnlyFiles, path: str, directories: Sequence[str]) -> str:
     """Return what is lost if this is the file that counts; "": nothing."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         headers = LedgerHeaders(files, directories, IndexManifest(files, directories).headers)
         if not headers.damage or headers.path != path:
             return ""

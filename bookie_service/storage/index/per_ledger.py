@@ -9,7 +9,7 @@ import numpy as np
 
 from bkspark.errors import ConfigurationError, StorageDamaged
 from bkspark.options import COUNT_MAX, bounded, check
-from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.index import POSITION_BYTES, LedgerHeader
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate, StoredLedger
 from bookie_service.storage.index.index_file import count_positions, has_positions
@@ -29,8 +29,6 @@ from bookie_service.storage.io.files import (
     is_out_of_space,
     refuses_writes,
 )
-
-POSITION_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
