@@ -61,8 +61,7 @@ def schema_for(options: SourceOptions) -> tuple[StructType, SourceOptions]:
         with suppress(NoSuchLog):  # the reader raises it; a table may be created before its log
             found = run(lambda: _remembered(ReadPlanner(client, options), options))
     if found is not None:
-        is_named = options.payload_format is not None
-        inferred = replace(inferred, payload_format=found.payload_format, format_found=not is_named)
+        inferred = replace(inferred, payload_format=found.payload_format)
         return schema_of_columns(found.columns, inferred), inferred
     if options.payload_format is None:
         return raw_schema(options), inferred
@@ -93,7 +92,7 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
     lacking = frozenset(name.lower() for name in columns.names if finder.find(name) is None)
     if len(columns) and len(lacking) == len(columns) and lacking <= RAW_NAMES:
         return replace(options, payload_format=RAW, given=options.given | {"payloadformat"})
-    return replace(options, payload_format=found.payload_format, format_found=True, metadata_found=lacking)
+    return replace(options, payload_format=found.payload_format, metadata_found=lacking)
 
 
 async def _remembered(planner: ReadPlanner, options: SourceOptions) -> Remembered | None:

@@ -66,8 +66,8 @@ class SourceOptions:
 
     `given` has the lower-cased names of options that the user set, so that options without an effect can be refused.
     The others are not options. `columns_inferred`: the user named no columns, and the log's schema, or its entries,
-    determined them. `format_found`: the user named no payloadFormat, and the log has recorded one; then
-    `metadata_found` has the lower-cased names of columns that the user requests and the payload lacks.
+    determined them. `metadata_found`: if the log has recorded the payload format, and the user named none, the
+    lower-cased names of the columns that the user requests and the payload lacks.
     """
 
     uri: str
@@ -132,7 +132,6 @@ class SourceOptions:
     merge_schema: bool = option_default("mergeSchema")
     overwrite_schema: bool = option_default("overwriteSchema")
     columns_inferred: bool = False
-    format_found: bool = False
     metadata_found: frozenset[str] = frozenset()
     given: frozenset[str] = field(default=frozenset())
 
