@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
 from bkspark.core.metadata import LedgerState
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError, NotEnoughBookies
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import Bookie
+from tests.ledger.holders import Holder, register, with_bookies
+from tests.ledger.hostile import HostileBookie, World
 from tests.ledger.in_process import run
 
 TYPES = ["VD_JOURNAL", "VD_BYPASS_JOURNAL"]
@@ -208,21 +212,29 @@ def test_callers_wait_while_as_much_as_is_allowed_is_kept_unsynced(tmp_path):
     run(tmp_path, test)
 
 
-def test_bookie_that_does_not_sync_confirms_nothing(tmp_path, monkeypatch):
+def takes_adds_and_syncs_nothing(request: protocol.Request) -> Iterable[protocol.Response]:
+    """Answer as a bookie that acknowledges adds, and fails every force."""
+    header, add = v3.header(request.header.operation, request.header.txnId), request.addRequest
+    if request.header.operation == protocol.ADD_ENTRY:
+        added = protocol.AddResponse(status=protocol.EOK, ledgerId=add.ledgerId, entryId=add.entryId)
+        return [protocol.Response(header=header, status=protocol.EOK, addResponse=added)]
+    assert request.header.operation == protocol.FORCE_LEDGER
+    failed = protocol.ForceLedgerResponse(status=v3.code_of(Status.EIO), ledgerId=request.forceLedgerRequest.ledgerId)
+    return [protocol.Response(header=header, status=v3.code_of(Status.EIO), forceLedgerResponse=failed)]
+
+
+def test_bookie_that_does_not_sync_confirms_nothing() -> None:
     """What it answers to a force, not that it answers, is what counts."""
 
-    async def test(cluster):
-        writer = await cluster.client().create(
-            ensemble=2,
-            write_quorum=2,
-            ack_quorum=2,
-            ledger_type="VD_JOURNAL",
-            relaxed=RelaxedDurability(force_interval_s=0.0),
+    async def test(world: World, *bookies: HostileBookie) -> None:
+        for bookie in bookies:
+            await register(world, bookie)
+        writer = await world.client().create(
+            ensemble=2, write_quorum=2, ack_quorum=2, ledger_type="VD_JOURNAL", relaxed=NEVER_FORCES
         )
-        await writer.append(b"0")
-        monkeypatch.setattr(Bookie, "force", lambda bookie, client, ledger_id, encode: client.send(encode(Status.EIO)))
+        assert await writer.append(b"0") == 0
         with pytest.raises(NotEnoughBookies):
             await writer.sync()
         assert writer.last_entry == -1
 
-    run(tmp_path, test, bookies=2)
+    with_bookies(*(HostileBookie(Holder(), takes_adds_and_syncs_nothing) for _ in range(2)))(test)
