@@ -89,7 +89,7 @@ def _with_descendants(pid: int) -> Iterator[int]:
 
 def _process(pid: int) -> _Process | None:
     try:
-        # Behind the command's name, which may hold spaces: state, parent, ...
+        # After the command's name, which may contain spaces: state, parent, ...
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None  # it ended since it was listed

@@ -59,7 +59,9 @@ PATTERNS = (
     Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'", "hoever"),
     Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'", "Who"),
     Pattern(
-        re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'", "stand"
+        re.compile(r"\b[Ss]tands?\b(?!-ins?\b)(?!\s+in\s+for\b)(?!\s+for\b(?!\s+(?:all|each|every)\b))"),
+        "say 'is', 'lies' or 'are written'",
+        "tand",
     ),
     Pattern(
         re.compile(
@@ -70,14 +72,14 @@ PATTERNS = (
     ),
     Pattern(
         re.compile(
-            r"\bbehind\b(?<!\blags behind)(?<!\blag behind)(?<!\blagging behind)(?<!\bfall behind)(?<!\bfalls behind)"
-            r"(?<!\bfar behind)"
+            r"\b[Bb]ehind\b(?<!\blags behind)(?<!\blag behind)(?<!\blagging behind)(?<!\bfall behind)"
+            r"(?<!\bfalls behind)(?<!\bfar behind)"
         ),
         "say 'after', 'above' or 'beyond'; a reader may lag behind",
-        "behind",
+        "ehind",
     ),
-    Pattern(re.compile(r"\bin\s+front\b"), "say 'before' or 'below'", "front"),
-    Pattern(re.compile(r"\btold\b"), "say 'reported', 'returned', 'given' or 'known by'", "told"),
+    Pattern(re.compile(r"\b[Ii]n\s+front\b"), "say 'before' or 'below'", "front"),
+    Pattern(re.compile(r"\b[Tt]old\b"), "say 'reported', 'returned', 'given' or 'known by'", "old"),
     Pattern(
         re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
         "say 'no' or 'not one'",

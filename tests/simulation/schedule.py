@@ -362,7 +362,7 @@ class Schedule:
         for trigger in triggers:
             if trigger.number == number:
                 arguments = tuple((bookie or self.plan.names[0]) if item == "@" else item for item in trigger.arguments)
-                # Behind the event that passed the probe, as nothing happens in the middle of one.
+                # After the event that passed the probe, as nothing happens in the middle of one.
                 self.world.at(self.world.now, None, self._do, trigger.what, arguments)
 
     def do_later(self, delay: int, what: str, *arguments: object) -> None:
