@@ -47,7 +47,6 @@ call."""
 AHEAD_BYTES = 16 << 20
 """Bytes of a file that are fetched from the disk at once when it is read for the first time."""
 
-
 _TCP_SOCKETS = Path("/proc/net/tcp")
 _LISTENS = "0A"
 
