@@ -41,12 +41,8 @@ INLINE_BYTES_MAX = 16 * 1024
 """A larger group is left to the thread: the event loop receives and decodes the next adds while it is synced."""
 INLINE_SYNC_NS_MAX = 4_000_000
 """If each of the last INLINE_SYNCS syncs took longer, the event loop does not wait for the disk."""
-_WAIT_NS_MIN = 200_000
-"""The shortest time for which a group waits for more records. `SimpleQueue.get` of CPython 3.11 waits without a limit
-if its time-out has passed by a microsecond when it reads the clock for the second time."""
 INLINE_SYNCS = 4
 """More than one, because a thread that had to wait for a processor looks like a slow disk."""
-
 
 SLOW_SYNC_NS = 1_000_000_000
 """A sync that takes longer is logged."""
@@ -430,13 +426,22 @@ class JournalThread:
             is_empty = self._queue.empty()
             if flush_reason(self._limits, group.bytes, group.entries, age, is_empty, group.is_patient):
                 return group
-            left_ns = longest_wait_ns(self._limits, group.is_patient) - age
             try:
-                submission = self._queue.get(left_ns > _WAIT_NS_MIN, max(0, left_ns) / 1e9)
+                submission = self._next(longest_wait_ns(self._limits, group.is_patient) - age)
             except queue.Empty:
                 return group
         group.last = None
         return group
+
+    def _next(self, wait_ns: int) -> _Submission | None:
+        """Return the next submission, or None for the end. Raises queue.Empty if none comes in this time.
+
+        If its time-out passes before it begins to wait, `SimpleQueue.get` of CPython 3.11 waits without a limit: a
+        thread may get no processor for milliseconds. It does not if the call before found nothing without waiting.
+        """
+        with contextlib.suppress(queue.Empty):
+            return self._queue.get_nowait()
+        return self._queue.get(timeout=max(0, wait_ns) / 1e9)
 
 
 def _fail(mark: Future[JournalPosition], error: BaseException) -> None:
