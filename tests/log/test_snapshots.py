@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from bkspark.log.retention import Retention
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.log.times import (
+    RECENT_MAX,
     Mark,
     OpenMarks,
     TimeIndex,
@@ -362,3 +364,16 @@ async def test_times_of_a_log_that_was_created_again_meanwhile_are_lost(world: W
     await world.store.create("x")
     with pytest.raises(DataLoss, match="created again"):
         await snapshot.times((0, 0), (1, 0))
+
+
+@in_world
+async def test_page_of_times_that_was_removed_by_hand_is_an_error_that_names_it(world: World) -> None:
+    world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+    for ledger_id in range(RECENT_MAX + 1):
+        await world.publish(ledger_id)
+    snapshot = await LogStore(ImpatientTree(world.server, 1_021, 10.0), "/ledgers").snapshot("x")
+    (page,) = snapshot.head.times.pages
+    path = f"{log_path('x')}/pages/{page.name}"
+    await world.server.session().delete(path)
+    with pytest.raises(MetadataFormat, match=f"{path} does not exist, and no process has changed the log since"):
+        await snapshot.first_at(2_000)
