@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerState
@@ -13,40 +12,19 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import SessionExpired
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2, v3
+from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bkspark.wire.entry_lists import EntryRuns, encode_entry_list
 from bookie_service.replication import ledger_check
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import LISTED_ENTRIES_MIN, Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from tests.ledger.holders import PATIENT, Holder, with_bookies
-from tests.ledger.hostile import URI, Asked, HostileBookie, V3Answer, World, no_entry_v3, reply, sealed
+from tests.ledger.hostile import URI, Asked, HostileBookie, World, lists, reply, sealed
 from tests.metadata.meanwhile import Meanwhile
 
 PASSWORD = b"secret"
 CLOSED_AT_2 = {"state": LedgerState.CLOSED, "last_entry": 2, "length": 30}
-
-
-def lists(entry_ids: Collection[int] | None) -> V3Answer:
-    """Return the V3 answers of a bookie that lists these entries; None: it has no time for lists."""
-    runs = EntryRuns.of(np.array(sorted(entry_ids or ()), np.int64))
-    status = protocol.ETOOMANYREQUESTS if entry_ids is None else protocol.EOK
-
-    def answer(request: protocol.Request) -> Iterable[protocol.Response]:
-        if request.header.operation != protocol.GET_LIST_OF_ENTRIES_OF_LEDGER:
-            return no_entry_v3(request)
-        listed = protocol.GetListOfEntriesOfLedgerResponse(
-            status=status,
-            ledgerId=request.getListOfEntriesOfLedgerRequest.ledgerId,
-            availabilityOfEntriesOfLedger=encode_entry_list(runs, 100),
-        )
-        head = v3.header(request.header.operation, request.header.txnId)
-        return [protocol.Response(header=head, status=status, getListOfEntriesOfLedgerResponse=listed)]
-
-    return answer
 
 
 def listing(answer: Callable[[Asked], bytes | None], entry_ids: Collection[int] | None) -> HostileBookie:
