@@ -375,8 +375,8 @@ class LogWriter(ClosedAtExit):
             if isinstance(error, LedgerFenced):
                 self._error = error
             else:
+                # If the list gets it, now or late, the watch fires.
                 self._unsure.add(ledger.ledger_id)
-                self._is_stale = True
             raise
         self._closed = []
         self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time(), OpenTimes())

@@ -219,6 +219,23 @@ def test_a_writer_reads_the_list_when_it_changed_and_not_for_each_append(tmp_pat
     run(tmp_path, test)
 
 
+def test_roll_reads_as_little_after_many_others(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = NotingTree(cluster.store)
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            reads = []
+            for number in range(6):
+                await writer.append(b"%d" % number)
+                tree.calls.clear()
+                await writer.roll()
+                reads.append(sum(call.startswith("get ") and "/times/" in call for call in tree.calls))
+            await writer.close()
+        assert reads == [0, 1, 1, 1, 1, 1], "the times of the ledger that the roll before closed"
+
+    run(tmp_path, test)
+
+
 def test_an_overtaken_writer_that_could_not_check_still_continues_after_the_job(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         tree = FailingTree(cluster.store, "/bkspark/logs/clicks")
