@@ -270,7 +270,21 @@ def test_a_dead_writers_ledger_holds_readers_until_the_log_is_recovered(tmp_path
         assert await read_all(log) == numbers(0, 5)
         assert await log.recover() == [(await (await log.snapshot()).ledger(0)).ledger_id]
         assert await read_all(log) == numbers(0, 10)
+        changes = cluster.store.writes
         assert await log.recover() == []
+        assert cluster.store.writes == changes, "nothing is left to recover"
+
+    run(tmp_path, test)
+
+
+def test_close_after_a_writer_was_given_up_leaves_its_log_to_the_next_one(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        writer.abandon()
+        before = (await log.snapshot()).head
+        await writer.close()
+        assert (await log.snapshot()).head == before
 
     run(tmp_path, test)
 
