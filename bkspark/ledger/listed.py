@@ -7,6 +7,7 @@ but not with `DbLedgerStorage`, the storage of most Pulsar clusters: there the r
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, ClientClosed
@@ -35,7 +36,7 @@ LIST_S = 2.0
 class ListedEntries:
     """The entries of one ledger that its bookies list.
 
-    Each bookie is asked once, when it is first needed, unless it did not send a list in time before.
+    Each bookie is asked once, when it is first needed, unless it did not send a list in time before, and none since.
     """
 
     def __init__(self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata) -> None:
@@ -69,8 +70,7 @@ class ListedEntries:
             return None
         if bookie not in self._lists:
             asking = asyncio.ensure_future(entry_list(self._pool, bookie, self._ledger_id, self._metadata))
-            # Its outcome may come when no read waits for it any more.
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            asking.add_done_callback(partial(self._note, bookie))
             self._lists[bookie] = asking
         # Not `wait_for`, which would cancel what another read waits for, too.
         done, _ = await asyncio.wait({self._lists[bookie]}, timeout=LIST_S)
@@ -78,3 +78,8 @@ class ListedEntries:
             self._pool.without_lists.add(bookie)
             return None
         return self._lists[bookie].result()
+
+    def _note(self, bookie: str, asking: asyncio.Future[EntryRuns | None]) -> None:
+        """A request has ended, perhaps when no read waits for it any more. A list that was late was an exception."""
+        if not asking.cancelled() and asking.exception() is None and asking.result() is not None:
+            self._pool.without_lists.discard(bookie)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bkspark.errors import ConfigurationError, DataLoss, MetadataError, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
 from bkspark.log.formats import LogHead, PageRef, Publisher, SchemaRef, SegmentFacts
-from bkspark.log.heads import HeadStore, StoredHead
+from bkspark.log.heads import HeadStore, StoredHead, lost_node
 from bkspark.log.positions import NO_LEDGER, Position
 from bkspark.log.schemas import StoredSchema
 from bkspark.log.times import Place, TimeIndex, Timeline, TimePageRef, page_at, pages_of
@@ -121,7 +121,7 @@ class LogSnapshot:
 
         Args:
             is_present: the log has not changed since the snapshot: an open ledger without a node of times never had
-            one.
+            one, and a page that is gone is lost.
         """
         index = self.head.times
         marks = [*(ref.mark for ref in index.pages), *index.marks]
@@ -129,7 +129,9 @@ class LogSnapshot:
         try:
             for ref in refs:
                 marks += await self._heads.time_page(self.name, ref)
-        except NoSuchNode:
+        except NoSuchNode as error:
+            if is_present:
+                raise lost_node(f"log {self.name}", error) from None
             return None
         for ordinal in self.open_ordinals:
             noted = await self._heads.open_times(self.name, (await self.ledger(ordinal)).ledger_id, ordinal)

@@ -522,7 +522,9 @@ class LogStore:
         for ordinal, facts in listed:
             noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
-                head = replace(head, times=times.with_marks(head.times, noted.marks))
+                end_entry = 0 if facts.last_entry is None else facts.last_entry + 1
+                marks = times.of_closed(head.times, noted, ordinal, end_entry, self.clock_ms())
+                head = replace(head, times=times.with_marks(head.times, marks))
                 # With the version that was read: if the writer notes more now, the change is decided again with it.
                 done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
         return head, done

@@ -19,7 +19,8 @@ append call gets one; the writer keeps these in a node of the ledger, without th
                                            ascending, of the entries before `until`; empty before the first
 
 It writes them at most once a second; until then the latest entries have the last time that is recorded. The change of
-the head that records the ledger's end adds its marks to the index and removes the node.
+the head that records the ledger's end adds its marks to the index and removes the node. Entries whose time the writer
+did not write before it died get that of this change (`of_closed`).
 
 **The index is bounded.** Above PAGES_MAX pages, two neighbouring pages become one with half as many marks: marks that
 are close together in time are joined, and the joined mark has the place of the first and the time of the last. Joining
@@ -144,6 +145,18 @@ def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
     if not marks or not index.marks or marks[0].place < index.marks[0].place:
         return index
     return TimeIndex(index.pages, ascending((*index.marks, *marks)))
+
+
+def of_closed(index: TimeIndex, noted: OpenMarks, ordinal: int, end_entry: int, now_ms: int) -> tuple[Mark, ...]:
+    """Return the marks of a ledger that has just been closed and ends before `end_entry`, for `with_marks`.
+
+    A writer that died has not noted the time of its last entries. They count as written now, or at the time of what
+    others have published after them: no read from a time on misses them, and retention does not remove them too early.
+    """
+    if end_entry <= noted.until:
+        return noted.marks
+    later = [mark.ms for mark in index.marks if mark.ordinal > ordinal]
+    return (*noted.marks, Mark(ordinal, noted.until, min([now_ms, *later])))
 
 
 def ascending(marks: Iterable[Mark]) -> tuple[Mark, ...]:

@@ -11,6 +11,9 @@ from bkspark.log.formats import log_path
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.tasks import start_kept
 
+RETRY_S = 1.0
+"""Pause before a watch that could not be set is tried again."""
+
 
 class LogWatch:
     """Calls `callback()` whenever the log may have changed, until `end`.
@@ -34,8 +37,8 @@ class LogWatch:
     async def begin(self, *, is_routed: bool) -> None:
         """Watch from now on; `is_routed`: the log has a delta."""
         self._ends.append(await self._tree.watch(log_path(self._name), self._changed))
-        if is_routed:
-            await self._follow_delta()
+        if is_routed and not await self._watch_delta():
+            start_kept(self._follow_delta(), self._tasks)
 
     def _changed(self) -> None:
         self._callback()
@@ -43,19 +46,28 @@ class LogWatch:
             start_kept(self._follow_delta(), self._tasks)
 
     async def _follow_delta(self) -> None:
+        # Not only at the next change of the head: later routed commits change the delta alone.
+        while not await self._watch_delta():
+            await asyncio.sleep(RETRY_S)
+
+    async def _watch_delta(self) -> bool:
+        """Watch the delta, and call back once; False: that could not be done now."""
         try:
             end = await self._tree.watch(delta_path(self._name), self._callback)
         except MetadataError:
-            return  # the next change of the head tries again
+            return False
         if self._is_ended:
             end()
-            return
+            return True
         self._follows_delta = True
         self._ends.append(end)
         self._callback()
+        return True
 
     def end(self) -> None:
         """Call no more."""
         self._is_ended = True
+        for task in self._tasks:
+            task.cancel()
         for end in self._ends:
             end()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -130,8 +130,13 @@ async def create_pending(
     return writer
 
 
-async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, SegmentFacts]]:
+async def fence(
+    cluster: Cluster, snapshot: LogSnapshot, only: Collection[int] | None = None
+) -> list[tuple[int, SegmentFacts]]:
     """Fence and close every ledger that is open in the list; return their ordinals and ends.
+
+    Args:
+        only: the ids of the ledgers to close; None: all.
 
     Raises:
         LedgerRecoveryFailed, ReadFailed: too few bookies answered.
@@ -139,6 +144,8 @@ async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, Segm
     closed = []
     for ordinal in snapshot.open_ordinals:
         ledger_id = (await snapshot.ledger(ordinal)).ledger_id
+        if only is not None and ledger_id not in only:
+            continue
         try:
             closed.append((ordinal, facts_of(ledger_id, await cluster.recover(ledger_id))))
         except NoSuchLedger:
@@ -187,6 +194,9 @@ class LogWriter(ClosedAtExit):
         self._closed: list[tuple[int, SegmentFacts]] = []
         """(ordinal, facts) of closed ledgers whose end is not recorded in the head yet. Emptied by `_roll` and
         `_settle`."""
+        self._unsure: set[int] = set()
+        """Ledgers that were to be added to the list, and the outcome is unknown. Nothing is written to them; those that
+        are in the list are closed by `_look` or `close`, and removed from here: open, they would stop readers."""
         self._error: BookKeeperError | None = None
         """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._calls = CallOrder(self._send_singles)
@@ -231,6 +241,7 @@ class LogWriter(ClosedAtExit):
                     self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time(), OpenTimes())
                     is_routed = snapshot.head.is_routed
                     self._unwatch = await self._store.watch(self._name, self._on_change, is_routed=is_routed)
+                    self._on_change()  # others may have published before the watch was set
                     return self
         except BaseException:
             await self._drop(ledger)
@@ -363,6 +374,9 @@ class LogWriter(ClosedAtExit):
             await self._drop(ledger)
             if isinstance(error, LedgerFenced):
                 self._error = error
+            else:
+                # If the list gets it, now or late, the watch fires.
+                self._unsure.add(ledger.ledger_id)
             raise
         self._closed = []
         self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time(), OpenTimes())
@@ -404,19 +418,28 @@ class LogWriter(ClosedAtExit):
                 return  # still stale: the next append or close checks again, and raises to its caller
 
     async def _look(self) -> None:
-        """Read the log, and close the ledger if others have published after it. Call with the lock."""
+        """Read the log; close the ledger if the list has others after it, and those that this writer was unsure of.
+        Call with the lock."""
         self._is_stale = False
         try:
             snapshot = await self._store.snapshot(self._name)
             current = self._current
-            if current is None or snapshot.end_ordinal == current.ordinal + 1:
-                return
-            self._current = None
-            await self._close_ledger(current)
-            await self._settle(is_end=False)
+            is_overtaken = current is not None and snapshot.end_ordinal != current.ordinal + 1
+            if current is not None and is_overtaken:
+                self._current = None
+                await self._close_ledger(current)
+            if await self._close_unsure(snapshot) or is_overtaken:
+                await self._settle(is_end=False)
         except BaseException:
             self._is_stale = True
             raise
+
+    async def _close_unsure(self, snapshot: LogSnapshot) -> bool:
+        """Close the ledgers that were added to the list without this writer knowing; return whether there are any."""
+        found = await fence(self._cluster, snapshot, self._unsure) if self._unsure else []
+        self._closed += found
+        self._unsure.difference_update(facts.ledger_id for _, facts in found)
+        return bool(found)
 
     async def _settle(self, *, is_end: bool) -> None:
         await self._store.settle_writer(self._name, self._token, self._closed, is_end=is_end)
@@ -445,6 +468,8 @@ class LogWriter(ClosedAtExit):
                 raise error
             if current is not None:
                 await self._close_ledger(current)
+            if self._unsure:
+                await self._close_unsure(await self._store.snapshot(self._name))
             await self._settle(is_end=True)
         if sent is not None:
             await asyncio.wait([sent])  # so that earlier calls of `append` return before this call

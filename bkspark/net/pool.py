@@ -107,7 +107,7 @@ class BookiePool:
         self._failed_at: dict[str, float] = {}
         """When a bookie last could not be reached. A success removes it."""
         self.without_lists: set[str] = set()
-        """Bookies that did not send a list of entries in time. Only grows."""
+        """Bookies that did not send a list of entries in time, and have sent none since."""
         self._local_reads: dict[str, LocalReads] = {}
         """Local reads of each bookie on this host."""
         self._is_closed = False

@@ -355,6 +355,15 @@ def test_force_makes_all_deferred_records_durable(tmp_path: Path, inline: bool) 
         assert (state.syncs, state.bodies()) == (1, [b"first", b"second"])
 
 
+def test_force_waits_for_no_record_beside_it(tmp_path: Path) -> None:
+    """Groups are what arrived during the sync before, however long journalMaxGroupWaitMSec is."""
+    with running(tmp_path, FlushLimits(age_ns_max=3600 * 10**9), inline=False) as state:
+        first = state.submit(b"deferred", deferred=True)
+        wait_until(lambda: state.written >= first, "the record to be written")
+        state.wait_for_force()
+        assert (state.syncs, state.bodies()) == (1, [b"deferred"])
+
+
 def test_force_syncs_even_where_groups_are_not_synced(tmp_path: Path) -> None:
     options = JournalOptions(preallocate_bytes=4096, sync_groups=False)
     with running(tmp_path, options=options) as state:

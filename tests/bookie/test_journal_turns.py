@@ -310,7 +310,7 @@ def test_stopped_journal_makes_everything_durable_and_ends() -> None:
 @pytest.mark.parametrize(
     ("limits", "size", "entries", "age_ns", "is_empty", "reason"),
     [
-        ({}, 0, 0, 1 << 40, True, None),
+        ({}, 0, 0, 0, True, FlushReason.IDLE),
         ({}, 1, 0, 0, True, FlushReason.IDLE),
         ({}, 1, 0, 0, False, None),
         ({"bytes_max": 10}, 9, 0, 0, False, None),

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import KEY, Serving, service_options, stored
@@ -146,6 +148,16 @@ def test_key_fence_and_explicit_lac_of_a_lost_file_come_from_the_journals_that_a
     assert known.fenced
     assert known.master_key == twin.history.ledger(7).master_key
     assert index_format.decode_lac(known.explicit_lac) == (7, 2)
+
+
+def test_ledger_that_was_fenced_and_dropped_stays_fenced_when_its_entries_come_back(tmp_path: Path) -> None:
+    """§5.4: what was fenced takes no ordinary add. The journals that had the fence may be gone."""
+    options = filled(tmp_path)
+    Tombstones(LocalFiles(), [str(current(options))]).remember([5], int(time.time()))
+    index_of(options, 5).unlink()
+    rebuilt(options, frozenset([5]))
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 30, [b"late"]) == [Status.EFENCED]
 
 
 def test_key_that_is_lost_is_the_next_one_given(tmp_path: Path) -> None:

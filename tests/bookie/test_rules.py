@@ -105,7 +105,9 @@ PATIENT = FlushLimits(bytes_max=100, age_ns_max=2000, flush_when_idle=False)
 @pytest.mark.parametrize(
     ("limits", "group_bytes", "group_entries", "age_ns", "queue_empty", "expected"),
     [
-        (EAGER, 0, 0, 9999, True, None),
+        (EAGER, 0, 0, 0, True, FlushReason.IDLE),
+        (PATIENT, 0, 0, 1999, True, None),
+        (PATIENT, 0, 0, 2000, True, FlushReason.AGE),
         (EAGER, 1, 1, 0, True, FlushReason.IDLE),
         (EAGER, 1, 99, 0, False, None),
         (EAGER, 100, 1, 0, False, FlushReason.BYTES),

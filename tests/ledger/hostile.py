@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
@@ -19,6 +21,7 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.digest import DigestType, EntryDigest
+from bkspark.wire.entry_lists import EntryRuns, encode_entry_list
 
 URI = "zk://127.0.0.1:2181/ledgers"
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
@@ -48,6 +51,25 @@ def no_entry_v3(request: protocol.Request) -> Iterable[protocol.Response]:
     """Answer every V3 request with "no entry": V2 answers then."""
     head = v3.header(request.header.operation, request.header.txnId)
     return [protocol.Response(header=head, status=protocol.ENOENTRY)]
+
+
+def lists(entry_ids: Collection[int] | None) -> V3Answer:
+    """Return the V3 answers of a bookie that lists these entries; None: it has no time for lists."""
+    runs = EntryRuns.of(np.array(sorted(entry_ids or ()), np.int64))
+    status = protocol.ETOOMANYREQUESTS if entry_ids is None else protocol.EOK
+
+    def answer(request: protocol.Request) -> Iterable[protocol.Response]:
+        if request.header.operation != protocol.GET_LIST_OF_ENTRIES_OF_LEDGER:
+            return no_entry_v3(request)
+        listed = protocol.GetListOfEntriesOfLedgerResponse(
+            status=status,
+            ledgerId=request.getListOfEntriesOfLedgerRequest.ledgerId,
+            availabilityOfEntriesOfLedger=encode_entry_list(runs, 100),
+        )
+        head = v3.header(request.header.operation, request.header.txnId)
+        return [protocol.Response(header=head, status=status, getListOfEntriesOfLedgerResponse=listed)]
+
+    return answer
 
 
 PAYLOAD = b"x" * 10

@@ -6,6 +6,7 @@ import pytest
 
 from bkspark.log import Log, Position, reading
 from bkspark.log.writer import LedgerOptions, LogWriter, RollLimits
+from bkspark.metadata.memory import Fault
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.clocks import Clock, at, log_of, without_times
 from tests.log.logs import ONE, numbers, publish, read_all, until
@@ -97,6 +98,59 @@ def test_times_of_a_writer_that_died_are_kept(tmp_path):
         assert await since(log, 1_000_010) == numbers(3, 9)
         tree = await cluster.client().tree()
         assert await tree.children("/bkspark/logs/clicks/times") == []
+
+    run(tmp_path, test)
+
+
+async def writer_that_dies(cluster: InProcessCluster, clock: Clock, log: Log) -> None:
+    """Append three entries at 1,000,000 ms, whose time is recorded, and three at 1,005,000 ms, whose time is not."""
+    writer = await log.open_for_writing(**ONE)
+    await writer.append_many(numbers(0, 3))
+
+    async def is_recorded() -> bool:
+        return (await (await log.snapshot()).first_at(1_000_001)) == (0, 3)
+
+    await until(is_recorded, "the writer's times")
+    # The metadata store is away. Appends do not need it.
+    writes = cluster.store.writes
+    cluster.store.faults.update(dict.fromkeys(range(writes, writes + 1_000), Fault.LOST_BEFORE))
+    clock.now_ms = 1_005_000
+    await writer.append_many(numbers(3, 6))
+    writer.abandon()
+    cluster.store.faults.clear()
+
+
+def test_entries_that_a_writer_did_not_record_before_it_died_are_neither_missed_nor_removed_early(tmp_path):
+    """A read from a time on has all entries from then on (docs/spark.md), and retention keeps what is not that old."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        clock = Clock()
+        log = log_of(cluster.client(), clock)
+        await writer_that_dies(cluster, clock, log)
+        clock.now_ms = 1_010_000
+        async with await log.open_for_writing(**ONE) as second:
+            await second.append_many(numbers(6, 9))
+        assert await since(log, 1_003_000) == numbers(3, 9)
+        await log.set_retention(age_s=7.0)
+        assert await log.expire() == 0
+        clock.now_ms = 1_017_001
+        assert await log.expire() == 1
+
+    run(tmp_path, test)
+
+
+def test_time_of_what_a_dead_writer_did_not_record_is_no_later_than_that_of_what_follows(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        clock = Clock()
+        log = log_of(cluster.client(), clock)
+        await writer_that_dies(cluster, clock, log)
+        clock.now_ms = 1_007_000
+        await publish(log, numbers(6, 9))
+        clock.now_ms = 1_010_000
+        async with await log.open_for_writing(**ONE) as second:
+            await second.append_many(numbers(9, 12))
+        assert await since(log, 1_007_000) == numbers(3, 12)
+        assert await since(log, 1_007_001) == numbers(9, 12)
 
     run(tmp_path, test)
 

@@ -272,6 +272,7 @@ def test_truncation_keeps_a_shared_ledger_while_any_slice_of_it_is_listed_or_may
         end = await log.latest()
         await log.truncate(end)
         assert await content(log) == []
+        assert listed[0].ledger_id in await ledgers(client)
         await epochs(one, [6])
         assert await content(log, end) == ["6"]
 

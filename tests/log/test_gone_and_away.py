@@ -25,7 +25,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE
-from tests.log.world import JOB, World, closed, in_world
+from tests.log.world import JOB, WatchingTree, World, closed, in_world
 
 ELECTION = "/bkspark/elections/x"
 run_on_one = partial(run, bookies=1)
@@ -238,6 +238,18 @@ async def test_watch_that_has_ended_leaves_nothing_though_a_delta_came_meanwhile
     await late._follow_delta()
     assert len(world.server.watched) == before
     assert len(calls) == 1
+
+
+@in_world
+async def test_watch_that_could_not_be_set_is_not_tried_again_after_its_end(world: World) -> None:
+    tree = WatchingTree(world.server, delta_path("x"))
+    tree.failures = 2
+    watch = LogWatch(tree, "x", lambda: None)
+    await watch.begin(is_routed=True)
+    watch.end()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # ---- registered readers ----

@@ -88,6 +88,13 @@ def test_open_ledgers_stay_in_the_tail_with_all_after_them() -> None:
     assert (head.tail_ordinal, head.end_ordinal) == (2, 6)
 
 
+def test_ledger_that_stays_open_does_not_keep_the_head_growing() -> None:
+    head, [page] = changes.appended(head_of(TAIL_LEDGERS_MAX, open_ordinals=(1,)), ledgers(200, 201), None, TOKEN)
+    assert (len(page.ledgers), len(head.tail), head.tail_ordinal) == (1, TAIL_LEDGERS_MAX, 1)
+    head, [page] = changes.appended(head_of(TAIL_LEDGERS_MAX, open_ordinals=(0,)), ledgers(200, 201), None, TOKEN)
+    assert (len(page.ledgers), head.tail, head.tail_ordinal) == (TAIL_LEDGERS_MAX + 1, (), TAIL_LEDGERS_MAX + 1)
+
+
 def test_slices_that_continue_each_other_become_one_and_earlier_ones_stay() -> None:
     parts = [SegmentFacts(5, 9, 10), SegmentFacts(5, 19, 7, 10), SegmentFacts(5, 29, 5, 20), SegmentFacts(6, 3, 4)]
     head, _ = changes.appended(head_of(), parts, None, TOKEN)

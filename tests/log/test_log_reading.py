@@ -155,6 +155,23 @@ def test_a_follower_sees_every_entry_once_through_rolls_jobs_and_takeovers(tmp_p
     run(tmp_path, test)
 
 
+def test_follower_goes_on_without_the_news_of_a_change(tmp_path):
+    """A metadata server may lose the events of its clients."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        await log.create()
+        await publish(log, numbers(0, 5))
+        following = cluster.client().log("clicks").follow()
+        assert list(await anext(following)) == numbers(0, 5)
+        cluster.store.lose_watches()
+        await publish(log, numbers(5, 10))
+        assert list(await asyncio.wait_for(anext(following), 30)) == numbers(5, 10)
+        await following.aclose()
+
+    run(tmp_path, test)
+
+
 def test_a_read_to_the_end_keeps_the_end_that_it_found_when_other_bookies_answer_later(tmp_path):
     """Two bookies lag behind the one that reported the end of an open ledger, which dies before that ledger's turn."""
 

@@ -219,6 +219,23 @@ def test_a_writer_reads_the_list_when_it_changed_and_not_for_each_append(tmp_pat
     run(tmp_path, test)
 
 
+def test_roll_reads_as_little_after_many_others(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = NotingTree(cluster.store)
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            reads = []
+            for number in range(6):
+                await writer.append(b"%d" % number)
+                tree.calls.clear()
+                await writer.roll()
+                reads.append(sum(call.startswith("get ") and "/times/" in call for call in tree.calls))
+            await writer.close()
+        assert reads == [0, 1, 1, 1, 1, 1], "the times of the ledger that the roll before closed"
+
+    run(tmp_path, test)
+
+
 def test_an_overtaken_writer_that_could_not_check_still_continues_after_the_job(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         tree = FailingTree(cluster.store, "/bkspark/logs/clicks")
@@ -253,7 +270,21 @@ def test_a_dead_writers_ledger_holds_readers_until_the_log_is_recovered(tmp_path
         assert await read_all(log) == numbers(0, 5)
         assert await log.recover() == [(await (await log.snapshot()).ledger(0)).ledger_id]
         assert await read_all(log) == numbers(0, 10)
+        changes = cluster.store.writes
         assert await log.recover() == []
+        assert cluster.store.writes == changes, "nothing is left to recover"
+
+    run(tmp_path, test)
+
+
+def test_close_after_a_writer_was_given_up_leaves_its_log_to_the_next_one(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        writer.abandon()
+        before = (await log.snapshot()).head
+        await writer.close()
+        assert (await log.snapshot()).head == before
 
     run(tmp_path, test)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from bkspark.log.expiry import Expiry
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
 from bkspark.log.retention import (
+    AGE_MS_MAX,
     Consumer,
     Retention,
     by_age,
@@ -78,7 +80,9 @@ def test_limits_are_checked() -> None:
 
 def test_a_consumers_node_is_read_back_and_damage_is_noticed() -> None:
     consumer = Consumer("etl", Position(3, 12, 5), 1000, "00000000000000aa", 77, 4)
-    assert decode_consumer(encode_consumer(consumer), "/p/etl", 77, 4) == consumer
+    for expiry_ms in (1000, 1, AGE_MS_MAX):
+        given = replace(consumer, expiry_ms=expiry_ms)
+        assert decode_consumer(encode_consumer(given), "/p/etl", 77, 4) == given
     for wrong in (
         b"",
         b"[]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -10,9 +11,11 @@ from bkspark.errors import MetadataError, MetadataFormat
 from bkspark.log.formats import Publisher
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.routing import RoutedCommits, _record_path
-from bkspark.metadata.memory import Fault
-from bkspark.metadata.tree import ANY_VERSION
+from bkspark.log.store import LogStore
+from bkspark.metadata.memory import Fault, MemoryStore
+from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
 from tests.log.routed_logs import Q0, Logs, in_logs
+from tests.log.world import TurningTree
 
 
 @in_logs("a", "b")
@@ -33,6 +36,37 @@ async def test_commit_whose_connection_is_lost_again_and_again_says_whether_its_
         await logs.commits.publish(parts, "j1", Publisher("q", 1))
     assert not logs.server.faults
     assert await logs.content() == {"a": [1], "b": [2]}
+
+
+class OvertakenTree(TurningTree):
+    """A session that another process precedes with a commit, and whose connection is lost after the answer."""
+
+    def __init__(self, server: MemoryStore, first: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server)
+        self._first = first
+        self._is_away = False
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if self._is_away:
+            raise MetadataError("the connection to the metadata store was lost")
+        return await super().get(path)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if operations[0].path == _record_path(Q0.name) and not self._is_away:
+            await self._first()
+            self._is_away = True
+        await super().transaction(operations)
+
+
+@in_logs("a", "b", "c", "d")
+async def test_commit_that_another_process_precedes_has_published_nothing(logs: Logs) -> None:
+    """The answer to its transaction came: the record of its query is there already."""
+    parts = [await logs.part("a", 1), await logs.part("b", 2)]
+    others = [await logs.part("c", 3), await logs.part("d", 4)]
+    tree = OvertakenTree(logs.server, lambda: logs.commits.publish(others, "j1", Q0))
+    with pytest.raises(MetadataError, match="a commit to 2 logs: nothing was published: the connection"):
+        await RoutedCommits(LogStore(tree, "/ledgers")).publish(parts, "j1", Publisher(Q0.name, 1))
+    assert await logs.content() == {"a": [], "b": [], "c": [3], "d": [4]}
 
 
 @in_logs("a")

@@ -6,19 +6,30 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from bkspark.errors import ConfigurationError, DataLoss, LogExists, MetadataError, MetadataFormat
 from bkspark.log import formats
 from bkspark.log.attempts import is_superseded
-from bkspark.log.formats import LogHead, PageRef, PendingLedger, SchemaRef, SegmentFacts, SegmentOwner, log_path
+from bkspark.log.formats import (
+    TAIL_LEDGERS_MAX,
+    LogHead,
+    PageRef,
+    PendingLedger,
+    SchemaRef,
+    SegmentFacts,
+    SegmentOwner,
+    log_path,
+)
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position, check_offset, parse_place
 from bkspark.log.retention import Retention
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.log.times import (
+    RECENT_MAX,
     Mark,
     OpenMarks,
     TimeIndex,
@@ -362,3 +373,71 @@ async def test_times_of_a_log_that_was_created_again_meanwhile_are_lost(world: W
     await world.store.create("x")
     with pytest.raises(DataLoss, match="created again"):
         await snapshot.times((0, 0), (1, 0))
+
+
+@in_world
+async def test_page_of_times_that_was_removed_by_hand_is_an_error_that_names_it(world: World) -> None:
+    world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+    for ledger_id in range(RECENT_MAX + 1):
+        await world.publish(ledger_id)
+    snapshot = await LogStore(ImpatientTree(world.server, 1_021, 10.0), "/ledgers").snapshot("x")
+    (page,) = snapshot.head.times.pages
+    path = f"{log_path('x')}/pages/{page.name}"
+    await world.server.session().delete(path)
+    with pytest.raises(MetadataFormat, match=f"{path} does not exist, and no process has changed the log since"):
+        await snapshot.first_at(2_000)
+
+
+class BusyTree(MemoryTree):
+    """A session before whose next reads of pages of times (`left`) other clients act."""
+
+    def __init__(self, server: MemoryStore, act: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server, 1_022, 10.0)
+        self.left = 0
+        self._act = act
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if "/pages/t" in path and self.left:
+            self.left -= 1
+            await self._act()
+        return await super().get(path)
+
+
+@in_world
+async def test_page_of_times_that_is_replaced_again_and_again_while_it_is_read_is_found(world: World) -> None:
+    world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+    ids = itertools.count()
+
+    async def publish(count: int) -> None:
+        for _ in range(count):
+            await world.publish(next(ids))
+
+    await publish(RECENT_MAX + 1)
+    tree = BusyTree(world.server, partial(publish, RECENT_MAX // 2 + 1))
+    snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+    tree.left = 2
+    assert await snapshot.first_at(2_000) == (1, 0)
+    assert tree.left == 0
+
+
+@in_world
+async def test_list_of_a_log_that_was_created_again_meanwhile_is_not_that_of_the_new_log(world: World) -> None:
+    await world.publish(*range(TAIL_LEDGERS_MAX + 1))
+    snapshot = await world.another_store().snapshot("x")
+    assert await world.store.delete("x", world.delete, closed=[])
+    await world.store.create("x")
+    await world.publish(*range(1_000, 1_001 + TAIL_LEDGERS_MAX))
+    with pytest.raises(DataLoss, match="created again"):
+        await snapshot.ledgers()
+
+
+@in_world
+async def test_time_after_all_others_is_not_in_an_open_ledger_before_the_last_one(world: World) -> None:
+    """What a writer has not noted there yet is before what others have published."""
+    world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+    await world.store.attempts.add("x", 5, SegmentOwner("writer", "a" * 16))
+    assert await world.store.open_writer("x", 5, "a" * 16, []) == 0
+    await world.publish(6)
+    snapshot = await world.store.snapshot("x")
+    assert snapshot.open_ordinals == (0,)
+    assert await snapshot.first_at(50_000) is None

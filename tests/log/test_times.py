@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.log import times
 from bkspark.log.positions import Position
-from bkspark.log.times import Mark, OpenTimes, TimeIndex, Timeline, TimePageRef
+from bkspark.log.times import Mark, OpenMarks, OpenTimes, TimeIndex, Timeline, TimePageRef
 
 TOKEN = "00000000000000aa"
 
@@ -106,6 +106,26 @@ def test_a_ledger_that_is_closed_brings_its_times() -> None:
     assert index.marks == (Mark(0, 0, 12), Mark(0, 5, 60))  # what the job published is read after it, and no earlier
     assert Timeline(index.marks).of_entries(0, 3, 8) == ((3, 12), (5, 60))
     assert Timeline(index.marks).of_entries(1, 0, 8) == ((0, 60),)
+
+
+@pytest.mark.parametrize(
+    ("end_entry", "until", "noted", "later", "expected"),
+    [
+        (7, 7, [(0, 10)], [], [(0, 10)]),
+        (8, 7, [(0, 10)], [], [(0, 10), (7, 99)]),
+        (8, 7, [(0, 10)], [40], [(0, 10), (7, 40)]),
+        (8, 7, [(0, 10)], [120], [(0, 10), (7, 99)]),
+        (1, 0, [], [], [(0, 99)]),
+        (0, 0, [], [], []),
+    ],
+)
+def test_entries_after_those_that_a_writer_noted_get_the_time_of_what_follows_or_the_present_one(
+    end_entry: int, until: int, noted: list[tuple[int, int]], later: list[int], expected: list[tuple[int, int]]
+) -> None:
+    index = TimeIndex((), (Mark(3, 0, 5), *(Mark(4, 0, ms) for ms in later)))
+    open_marks = OpenMarks(tuple(Mark(3, *each) for each in noted), until)
+    found = times.of_closed(index, open_marks, 3, end_entry, 99)
+    assert found == tuple(Mark(3, *each) for each in expected)
 
 
 def test_a_truncated_log_keeps_the_time_that_applies_at_its_start() -> None:

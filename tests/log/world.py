@@ -9,7 +9,7 @@ from bkspark.errors import MetadataError, NoSuchNode
 from bkspark.log.formats import LogHead, PendingLedger, SegmentFacts, SegmentOwner
 from bkspark.log.store import AppendOutcome, LogStore, Publisher
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
+from bkspark.metadata.tree import ANY_VERSION, Callback, Operation, Stat
 
 JOB = SegmentOwner("job", "j1", partition=3, attempt=2)
 
@@ -142,6 +142,32 @@ class FailingTree(MemoryTree):
         return await super().get(path)
 
 
+class OutageTree(FailingTree):
+    """A session that loses its connection once, at a change of one node: `begins` changes of it succeed before.
+
+    The change takes effect or not (`takes_effect`); then neither its answer nor the next `lasts` reads of the node
+    arrive.
+    """
+
+    def __init__(self, server: MemoryStore, path: str, lasts: int) -> None:
+        super().__init__(server, path)
+        self.begins: int | None = None
+        self.takes_effect = True
+        self._lasts = lasts
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if self.begins is None or all(operation.path != self._path for operation in operations):
+            await super().transaction(operations)
+            return
+        is_now = self.begins == 0
+        if self.takes_effect or not is_now:
+            await super().transaction(operations)
+        self.begins = None if is_now else self.begins - 1
+        if is_now:
+            self.failures = self._lasts
+            raise MetadataError("the connection to the metadata store was lost")
+
+
 class LaggingTree(MemoryTree):
     """A session with a server that lags: what lies below `hidden` is not there until this session writes something."""
 
@@ -163,3 +189,22 @@ class LaggingTree(MemoryTree):
     async def transaction(self, operations: Sequence[Operation]) -> None:
         self._hidden = None
         await super().transaction(operations)
+
+
+class WatchingTree(MemoryTree):
+    """A session that fails the next watches of one node (`failures`), or lets others act before it sets one."""
+
+    def __init__(self, server: MemoryStore, path: str) -> None:
+        super().__init__(server, session_id=1_005, timeout_s=10.0)
+        self.failures = 0
+        self.before: Callable[[], Awaitable[object]] | None = None
+        self._path = path
+
+    async def watch(self, path: str, callback: Callback) -> Callback:
+        if path == self._path and self.before is not None:
+            before, self.before = self.before, None
+            await before()
+        if path == self._path and self.failures:
+            self.failures -= 1
+            raise MetadataError("the connection to the metadata store was lost")
+        return await super().watch(path, callback)

@@ -117,6 +117,21 @@ def test_ledger_of_an_attempt_that_fails_is_left_open_and_pending(cluster: Clust
     assert discarded(cluster, log, "j") == 1
 
 
+def test_ledgers_of_an_attempt_are_no_longer_than_the_limit_and_the_entry_that_reaches_it(
+    cluster: Cluster, client: Client, log: str
+) -> None:
+    """How much of a batch fits follows from what the ledger already has."""
+    rows = [b"%030d" % number for number in range(7)]
+    with AttemptWriter(target_of(cluster, log, maxLedgerBytes="100"), OWNER, 0) as attempt:
+        attempt.append(EntryBatch.of(rows[:2]))
+        attempt.append(EntryBatch.of(rows[2:]))
+        ledgers = attempt.finish()
+        publish(cluster, log, ledgers)
+    assert content(client, log) == rows
+    lengths = [ledger.length for ledger in ledgers]
+    assert max(lengths) < 100 + 30, lengths
+
+
 # ---- the committers of a process ----
 
 
@@ -201,15 +216,31 @@ def test_job_that_another_one_overtakes_publishes_nothing_and_says_so_unless_tha
     assert content(client, log) == [b"early"]
 
 
-def test_aborted_epoch_deletes_what_was_written_for_its_version(cluster: Cluster, client: Client, log: str) -> None:
+def epoch_writer(cluster: Cluster, log: str) -> BookKeeperStreamWriter:
     given = {"uri": cluster.uri, "log": log, "txnAppId": "app", "txnVersion": "5"}
-    writer = BookKeeperStreamWriter(SCHEMA, SourceOptions.parse(given), overwrite=False)
+    return BookKeeperStreamWriter(SCHEMA, SourceOptions.parse(given), overwrite=False)
+
+
+def written_in_epoch(cluster: Cluster, log: str, epoch: int) -> AttemptResult:
+    """Return the report of a task of an epoch that has written a row to a ledger."""
     target = target_of(cluster, log)
-    results = []
-    for epoch in (0, 1):
-        owner = SegmentOwner("query", "app", 5 + epoch, 0, 0)
-        with AttemptWriter(target, owner, 0) as attempt:
-            attempt.append(EntryBatch.of([b"a"]))
-            results.append(AttemptResult(owner, attempt.finish(), None, 1, "q", target.plan.change.stored.name))
-    writer.abort([results[0]], 0)
+    owner = SegmentOwner("query", "app", 5 + epoch, 0, 0)
+    with AttemptWriter(target, owner, 0) as attempt:
+        attempt.append(EntryBatch.of([b"a"]))
+        return AttemptResult(owner, attempt.finish(), None, 1, "q", target.plan.change.stored.name)
+
+
+def test_aborted_epoch_deletes_what_was_written_for_its_version(cluster: Cluster, client: Client, log: str) -> None:
+    results = [written_in_epoch(cluster, log, epoch) for epoch in (0, 1)]
+    epoch_writer(cluster, log).abort([results[0]], 0)
     assert discarded(cluster, log, "app") == 1, "the ledger of the next epoch is left"
+
+
+def test_epoch_that_is_published_leaves_what_tasks_of_the_next_one_have_written(
+    cluster: Cluster, client: Client, log: str
+) -> None:
+    """A driver whose commit is late must not take rows from the one that continues the query."""
+    results = [written_in_epoch(cluster, log, epoch) for epoch in (0, 0, 1)]
+    epoch_writer(cluster, log).commit([results[1]], 0)
+    assert discarded(cluster, log, "app") == 1, "the ledger of another attempt of the epoch is deleted"
+    assert content(client, log) == [b"a"]

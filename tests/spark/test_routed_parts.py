@@ -238,6 +238,16 @@ def test_job_that_runs_again_after_one_of_its_logs_was_deleted_is_refused(cluste
     assert (sink.content("a"), sink.content("b")) == ([b"1", b"1"], [b"2"])
 
 
+def test_job_that_names_a_log_more_when_it_runs_again_is_refused(cluster, client) -> None:
+    """The log has an earlier version of the job alone: its rows of this version would be nowhere."""
+    sink = Sink(cluster, client, txnAppId=f"app-{uuid.uuid4().hex[:8]}")
+    epoch(sink, None, 1, (b"1", "a"), (b"1", "b"))
+    epoch(sink, None, 2, (b"2", "a"))
+    with pytest.raises(VersionPublished, match=f"not in log {sink.prefix}b: .* Its 2 rows were not written"):
+        epoch(sink, None, 2, (b"2", "a"), (b"2", "b"))
+    assert (sink.content("a"), sink.content("b")) == ([b"1", b"2"], [b"1"])
+
+
 def test_query_that_repeats_its_last_epoch_may_name_a_log_that_lacks_it(cluster, client, caplog) -> None:
     """Its checkpoint says that the epoch is the same. The log may depend on the time of day."""
     sink = Sink(cluster, client, txnAppId=f"app-{uuid.uuid4().hex[:8]}")

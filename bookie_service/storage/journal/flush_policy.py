@@ -47,12 +47,10 @@ class FlushLimits:
 def flush_reason(
     limits: FlushLimits, group_bytes: int, group_entries: int, age_ns: int, queue_empty: bool, is_patient: bool = False
 ) -> FlushReason | None:
-    """Return why the group must be synced now; None: wait for more records. An empty group is never synced.
+    """Return why the group must be synced now; None: wait for more records.
 
-    `is_patient`: all records of the group are patient.
+    A group that only requests a sync has no bytes. `is_patient`: all records of the group are patient.
     """
-    if group_bytes == 0:
-        return None
     if group_bytes >= limits.bytes_max:
         return FlushReason.BYTES
     if 0 < limits.entries_max <= group_entries:

@@ -1,0 +1,157 @@
+"""Writers of logs whose metadata store is away for longer than a change of the log is repeated.
+
+The outcome of such a change is unknown. Readers do not pass an open ledger, so a ledger that entered the list without
+its writer knowing must not stay open before acknowledged entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.entries import EntryBatch
+from bkspark.errors import MetadataError
+from bkspark.log import Log
+from bkspark.log.delta import delta_path
+from bkspark.log.epochs import Output
+from bkspark.log.formats import Publisher
+from bkspark.log.heads import CONNECTION_LOSSES_MAX
+from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
+from bkspark.log.writer import LedgerOptions, RollLimits
+from tests.ledger.in_process import URI, InProcessCluster, run
+from tests.log.logs import ONE, numbers, publish, read_all, until
+from tests.log.world import OutageTree, WatchingTree
+
+T = TypeVar("T")
+HEAD = "/bkspark/logs/clicks"
+REPEATED = CONNECTION_LOSSES_MAX - 1
+
+
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize("rolls", [True, False])
+def test_ledger_that_may_have_been_added_in_an_outage_hides_no_later_entry(tmp_path, rolls, continues):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = OutageTree(cluster.store, HEAD, REPEATED)
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            if not rolls:
+                await publish(log, numbers(10, 20))
+
+                async def lets_readers_pass() -> bool:
+                    return (await log.snapshot()).open_ordinals == ()
+
+                await until(lets_readers_pass, "the writer to close its ledger")
+            tree.begins = 0
+            with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
+                await (writer.roll() if rolls else writer.append(b"not written"))
+            count = 10 if rolls else 20
+            if continues:
+                await writer.append_many(numbers(count, count + 9))
+                await writer.append(b"%06d" % (count + 9))  # it says that the nine are confirmed
+                assert (await read_all(log))[: count + 9] == numbers(0, count + 9)
+                count += 10
+            await writer.close()
+            await publish(log, numbers(count, count + 10))
+            assert await read_all(log) == numbers(0, count + 10)
+            assert (await log.snapshot()).open_ordinals == ()
+
+    run(tmp_path, test)
+
+
+async def repeated(call: Callable[[], Awaitable[T]]) -> T:
+    """Return what a call returns; after an outage it is made again."""
+    try:
+        return await call()
+    except MetadataError:
+        return await call()
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+@pytest.mark.parametrize("begins", range(8))
+def test_outage_at_any_change_of_a_log_loses_and_hides_nothing(tmp_path, begins, takes_effect):
+    """A writer that rolls, and is overtaken by a job; each call is repeated after the outage."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        tree = OutageTree(cluster.store, HEAD, REPEATED)
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            await log.create()
+            tree.begins, tree.takes_effect = begins, takes_effect
+            writer = await repeated(lambda: client.log("clicks").open_for_writing(**ONE))
+            for first in range(0, 60, 20):
+                await repeated(lambda first=first: writer.append_many(numbers(first, first + 10)))
+                await repeated(writer.roll)
+                await publish(log, numbers(first + 10, first + 15))
+                await repeated(lambda first=first: writer.append_many(numbers(first + 15, first + 20)))
+            try:
+                await writer.close()
+            except MetadataError:
+                # It is closed for good. The next one that writes finishes the log.
+                await (await client.log("clicks").open_for_writing(**ONE)).close()
+            assert tree.begins is None, "there was an outage"
+            await publish(log, numbers(60, 65))
+            assert sorted(await read_all(log)) == numbers(0, 65)
+
+    run(tmp_path, test)
+
+
+async def lets_readers_pass(log: Log) -> bool:
+    return (await log.snapshot()).open_ordinals == ()
+
+
+def test_job_that_publishes_while_a_writer_opens_the_log_is_noticed(tmp_path):
+    """Otherwise readers would wait before the writer's ledger until the writer appends."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        tree = WatchingTree(cluster.store, HEAD)
+        tree.before = lambda: publish(log, numbers(0, 5))
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await until(lambda: lets_readers_pass(log), "the writer to let readers pass")
+            assert await read_all(log) == numbers(0, 5)
+            await writer.append_many(numbers(5, 10))
+            await writer.close()
+        assert await read_all(log) == numbers(0, 10)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_routed", [True, False])
+def test_routed_commit_is_noticed_although_the_watch_for_it_failed_at_first(tmp_path, is_routed):
+    """A routed commit changes the log's delta alone."""
+
+    async def commit(client: Client, version: int, entries: list[bytes]) -> None:
+        committer = RoutedCommitter(client, "job", RollLimits())
+        output = RoutedOutput("clicks", (Output((), (EntryBatch.of(entries),)),), LedgerOptions(1, 1, 1))
+        await committer.append([output], Publisher("job", version))
+        await committer.close()
+
+    async def test(cluster: InProcessCluster) -> None:
+        other = cluster.client()
+        log = other.log("clicks")
+        await log.create()
+        tree = WatchingTree(cluster.store, delta_path("clicks"))
+        async with Client(URI, tree=tree) as client:
+            if is_routed:
+                await commit(other, 0, numbers(0, 5))
+            tree.failures = 1
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            if not is_routed:
+                await commit(other, 0, numbers(0, 5))
+
+            async def has_failed() -> bool:
+                return not tree.failures
+
+            await until(has_failed, "the watch to fail")
+            await commit(other, 1, numbers(5, 10))
+            await until(lambda: lets_readers_pass(log), "the writer to let readers pass")
+            assert await read_all(log) == numbers(0, 10)
+            await writer.close()
+
+    run(tmp_path, test)
