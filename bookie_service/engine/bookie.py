@@ -322,7 +322,7 @@ class Bookie:
             self._blocked[client] = None
             return 0
         if fence.status != Status.EOK:
-            reading.refuse(fence.status)
+            self.reads.refuse(reading, fence.status)
         else:
             self._read_after_fence(fence, reading)
         return None
