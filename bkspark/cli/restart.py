@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from bkspark.metadata.bookie_plans import BookiePlans
 
 POLL_S = 0.5
+_STDERR = 2
+"""The file descriptor of the standard error output."""
 IGNORED = ("autorecovery_disabled", "no_auditor", "bookie_disk_full")
 """Reasons of a degraded cluster that a restart does not make worse."""
 
@@ -257,7 +259,8 @@ async def _run(client: Client, bookie: str, command: Sequence[str], seconds_max:
     for name, value in replaced.items():
         words = [word.replace(name, value) for word in words]
     try:
-        running = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+        # Its output must not be among what --json prints for programs.
+        running = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL, stdout=_STDERR)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"--command {shlex.join(words)} cannot be run: {why}") from None
