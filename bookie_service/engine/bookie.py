@@ -174,7 +174,7 @@ class Bookie:
         # recovery by Apache's client: it reads the next entry while it adds this one, and the read would wait.
         is_serial = self._single_adds > self._options.serial_writer_after and not add.is_recovery
         times = self.times
-        # Whoever goes on after this add may have been received later.
+        # Requests of another client that go on after this add may have been received later.
         received_ns = times.received_ns
         if sequence := self._journals[0].commit(records) if is_serial else 0:
             group = self._journals[0].group_times.pop()
