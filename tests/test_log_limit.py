@@ -177,8 +177,8 @@ def test_an_error_is_identified_by_its_place_whatever_a_peer_put_into_it() -> No
 
 
 def test_library_that_repeats_its_lines_while_a_server_is_away_gets_one_line_a_minute(bench: Bench) -> None:
-    """OpenTelemetry's exporter logged each of its attempts: about forty lines a minute, for as long as nobody took the
-    spans."""
+    """OpenTelemetry's exporter logged each of its attempts: about forty lines a minute, for as long as no server took
+    the spans."""
     exporter = logging.Logger("opentelemetry.exporter.otlp.proto.http")
     exporter.addHandler(bench.logger.handlers[0])
     for _ in range(10 * 60):
