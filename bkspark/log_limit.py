@@ -27,6 +27,9 @@ _BURST = 5.0
 _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
+_RARE = frozenset({"opentelemetry"})
+"""Packages whose lines pass once in _RARE_S for each kind, because they repeat them for as long as a server is away."""
+_RARE_S = 60.0
 FLUSH_S = 1.0
 """How often a process flushes its limiter."""
 AUDIT = "audit"
@@ -50,6 +53,8 @@ class _Kind:
     """When the first line that was left out came."""
     last: logging.LogRecord | None = None
     """The last line that was left out; None: no line was."""
+    summary_s: float = _SUMMARY_S
+    """How long lines are counted before a summary."""
 
 
 class LogLimiter(logging.Filter):
@@ -81,7 +86,7 @@ class LogLimiter(logging.Filter):
             key = (*key[:3], None)
             kind = self._kinds.get(key)
         if kind is None:
-            self._kinds[key] = kind = _Kind(Bucket(_LINES_PER_S_OF_KIND, _BURST_OF_KIND, now))
+            self._kinds[key] = kind = _new_kind(record.name, now)
             self._take(kind, _lines_of(record))
             return True
         if kind.bucket.has_room(now) and self._all.has_room(now):
@@ -108,7 +113,7 @@ class LogLimiter(logging.Filter):
         with self._lock:
             now = self._clock()
             for kind in self._kinds.values():
-                if kind.left_out and now - kind.since >= _SUMMARY_S and self._all.has_room(now):
+                if kind.left_out and now - kind.since >= kind.summary_s and self._all.has_room(now):
                     self._all.take(1.0)
                     self._summarise(kind, now)
 
@@ -127,6 +132,12 @@ class LogLimiter(logging.Filter):
         values = (kind.left_out, now - kind.since, last.getMessage())
         self._emit(logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, text, values, None))
         kind.left_out, kind.last = 0, None
+
+
+def _new_kind(logger_name: str, now: float) -> _Kind:
+    if logger_name.partition(".")[0] in _RARE:
+        return _Kind(Bucket(0.0, 1.0, now), summary_s=_RARE_S)
+    return _Kind(Bucket(_LINES_PER_S_OF_KIND, _BURST_OF_KIND, now))
 
 
 def limited(handler: logging.Handler) -> LogLimiter:

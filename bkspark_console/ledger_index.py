@@ -14,6 +14,7 @@ from bkspark.log.formats import APPLICATION_KEY, LOG_KEY
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.cluster_view import ClusterView
+from bkspark_console.payloads import visible
 
 PAGE = 50
 LOOKED_AT_MAX = 5_000
@@ -123,9 +124,12 @@ async def _row(view: ClusterView, ledger_id: int) -> FoundLedger | None:
 
 
 def custom_of(metadata: LedgerMetadata) -> list[tuple[str, str]]:
-    """Return the custom metadata as text. Long names and values are cut."""
+    """Return the custom metadata as text with visible characters only. Long names and values are cut."""
     return [
-        (name[:VALUE_SHOWN_MAX], value[: 4 * VALUE_SHOWN_MAX].decode("utf-8", "replace")[:VALUE_SHOWN_MAX])
+        (
+            visible(name[:VALUE_SHOWN_MAX]),
+            visible(value[: 4 * VALUE_SHOWN_MAX].decode("utf-8", "replace")[:VALUE_SHOWN_MAX]),
+        )
         for name, value in itertools.islice(metadata.custom_metadata.items(), NAMES_SHOWN_MAX)
     ]
 

@@ -50,7 +50,7 @@ def shown(payload: bytes, wanted: str = "auto") -> ShownPayload:
         except _NotThis:
             continue
         is_cut = is_cut or len(text) > CHARACTERS_MAX
-        return ShownPayload(name, _visible(text[:CHARACTERS_MAX]), is_cut)
+        return ShownPayload(name, visible(text[:CHARACTERS_MAX]), is_cut)
     text, is_cut = _hex(payload)
     return ShownPayload("hex", text, is_cut)
 
@@ -62,7 +62,7 @@ def shown_in(batch: EntryBatch, row: int, wanted: str = "auto") -> ShownPayload:
     return shown(batch[row], wanted)
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Return a text with visible characters only, because an override of the writing direction could disguise it."""
     return "".join(each if each.isprintable() or each in "\t\n\r" else f"\\u{ord(each):04x}" for each in text)
 

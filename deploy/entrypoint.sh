@@ -19,8 +19,9 @@ if [ -z "${BK_journalDirectories:-}" ]; then
 fi
 if [ -z "${BK_metadataServiceUri:-}" ] && [ -n "${BK_zkServers:-}" ]; then
   root=${BK_zkLedgersRootPath:-${BK_CLUSTER_ROOT_PATH:-}/ledgers}
-  # Servers are separated by commas in the key, by semicolons in the URI.
-  BK_metadataServiceUri="zk://$(printf %s "$BK_zkServers" | tr ', ' ';;')$root"
+  # Servers are separated by commas in the key, perhaps with spaces, and by semicolons in the URI.
+  servers=$(printf %s "$BK_zkServers" | tr -s ',[:space:]' ';' | sed 's/^;//; s/;$//')
+  BK_metadataServiceUri="zk://$servers$root"
   export BK_metadataServiceUri
   unset BK_zkServers
 fi
@@ -42,7 +43,7 @@ case "${1:-bookie}" in
     [ $# -eq 0 ] || shift
     # Commands to a running bookie, and --check, do not need the cluster.
     case "${1:-}" in
-      '' | --config | --set | --log-* | --json) init ;;
+      '' | --config* | --set* | --instances* | --log-* | --json) init ;;
     esac
     exec bkspark bookie --environment "$@"
     ;;
@@ -67,7 +68,8 @@ case "${1:-bookie}" in
     shift
     file=$(mktemp)
     trap 'rm -f "$file"' EXIT
-    env | sed -n 's/^BK_\([a-z][A-Za-z0-9_]*=\)/\1/p' > "$file"
+    # A value may have a line end, which must not begin another key, or a backslash, which is an escape in the file.
+    env -0 | tr '\n\0' ' \n' | sed -n 's/\\/\\\\/g; s/^BK_\([a-z][A-Za-z0-9_]*=.\)/\1/p' > "$file"
     bkspark shell -conf "$file" "$@"
     ;;
   *)

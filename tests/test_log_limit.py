@@ -174,3 +174,17 @@ def test_an_error_is_identified_by_its_place_whatever_a_peer_put_into_it() -> No
         return place_of(caught.value)
 
     assert place(1) == place(3) != place(2) == place(4)
+
+
+def test_library_that_repeats_its_lines_while_a_server_is_away_gets_one_line_a_minute(bench: Bench) -> None:
+    """OpenTelemetry's exporter logged each of its attempts: about forty lines a minute, for as long as no server took
+    the spans."""
+    exporter = logging.Logger("opentelemetry.exporter.otlp.proto.http")
+    exporter.addHandler(bench.logger.handlers[0])
+    for _ in range(10 * 60):
+        exporter.warning("Transient error %s encountered", "connection refused")
+        bench.pass_time(1.0)
+    assert len(bench.lines) <= 10
+    assert bench.lines[0] == "Transient error connection refused encountered"
+    bench.limiter.finish()
+    assert 1 + sum(int(line.split()[0]) for line in bench.lines[1:]) == 10 * 60

@@ -45,6 +45,8 @@ _KINDS = {
     ),
 }
 
+_WITH_ENTRIES = ("journal", "entry-log")
+
 _EXAMPLES = """\
 examples:
   bkspark dump {kind} /data/bookie1                a bookie's folder: all of them below it
@@ -72,13 +74,17 @@ def add_parser(commands: Commands) -> None:
             help="one key; overrides the file",
         )
         add_json(each)
-        each.set_defaults(run=run)
+        if kind in _WITH_ENTRIES:
+            each.add_argument(
+                "--payloads", choices=("string", "hex"), help="also print each entry's payload; with --json as base64"
+            )
+        each.set_defaults(run=run, payloads=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replace this process by the reader; never returns."""
     command = [sys.executable, "-m", "bookie_service.admin.dump", arguments.kind]
-    for name in ("ledger", "entry", "config"):
+    for name in ("ledger", "entry", "config", "payloads"):
         value = getattr(arguments, name)
         command += [] if value is None else [f"--{name}", str(value)]
     command += ["--environment"] if arguments.environment else []

@@ -28,6 +28,8 @@ from bkspark.one_line import one_line
 from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bkspark.client import Client
     from bkspark.core.health import Reason
     from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
@@ -141,7 +143,7 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             print_result(facts, f"{bookie} may be stopped; nothing was changed", as_json=arguments.json)
             return 0
         plan = new_plan(bookie, kind, arguments.reason, getattr(arguments, "for") or 0)
-        await stored.set(plan)
+        await store_plan(stored, plan, lambda there: there.kind == kind)
         await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
         followed = await until_mode(client, bookie, "readonly")
         facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed, "done": True}
@@ -183,6 +185,16 @@ async def check_no_other(stored: BookiePlans, bookie: str, kind: str) -> None:
     plan = await stored.find(bookie)
     if plan is not None and plan.kind != kind and not plan.is_over(wall_clock_ms()):
         raise ConfigurationError(plan.refusal)
+
+
+async def store_plan(stored: BookiePlans, plan: BookiePlan, may_replace: Callable[[BookiePlan], bool]) -> None:
+    """Store a plan. Raises ConfigurationError if there is one in force that must not be replaced."""
+
+    def may(there: BookiePlan) -> bool:
+        return there.is_over(wall_clock_ms()) or may_replace(there)
+
+    if (there := await stored.set(plan, may)) is not None:
+        raise ConfigurationError(there.refusal)
 
 
 async def harm(client: Client, bookie: str, despite: list[str]) -> list[Reason]:

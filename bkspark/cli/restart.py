@@ -20,15 +20,18 @@ from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, clust
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
-from bkspark.cli.plans import add_despite, check_known, check_no_other, harm, new_plan, plans_of, until_mode
+from bkspark.cli.plans import add_despite, check_known, harm, new_plan, plans_of, store_plan, until_mode
 from bkspark.errors import BookKeeperError, ConfigurationError
-from bkspark.wall_clock import wall_clock_ms
+from bkspark.one_line import one_line
 
 if TYPE_CHECKING:
     from bkspark.client import Client
     from bkspark.core.health import Reason
+    from bkspark.metadata.bookie_plans import BookiePlans
 
 POLL_S = 0.5
+_STDERR = 2
+"""The file descriptor of the standard error output."""
 IGNORED = ("autorecovery_disabled", "no_auditor", "bookie_disk_full")
 """Reasons of a degraded cluster that a restart does not make worse."""
 
@@ -163,20 +166,16 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
 
     await _until_none(against, arguments.timeout, f"{what} is not restarted")
     stored, registry = await plans_of(client), (await client.context()).registry
-    await check_no_other(stored, bookie, MAINTENANCE)
-    there = await stored.find(bookie)
-    if there is not None and not there.is_over(wall_clock_ms()):
-        raise ConfigurationError(there.refusal)
     session = await registry.session(bookie)
     # The copies are replaced if this command dies in the middle and the bookie does not come back.
     plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)
-    await stored.set(plan)
+    await store_plan(stored, plan, lambda there: False)
     await record_by(client, f"restart bookie {bookie}")
     try:
         if arguments.command is None:
             await until_mode(client, bookie, "readonly")
             progress(f"{what}: restarts")
-            await stored.set(dataclasses.replace(plan, restart=uuid.uuid4().hex))
+            await _plan_restart(stored, bookie)
         else:
             progress(f"{what}: runs {shlex.join(arguments.command)}")
             await _run(client, bookie, arguments.command, arguments.timeout)
@@ -184,16 +183,27 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     except BaseException:
         # A bookie that runs accepts entries again; one that did not come back counts as lost from now on.
         with contextlib.suppress(BookKeeperError):
-            await stored.end(bookie)
+            await stored.end_own(plan)
         raise
-    await stored.end(bookie)
-    await until_mode(client, bookie, "available", plan)
+    if await stored.end_own(plan):
+        await until_mode(client, bookie, "available", plan)
+    elif (there := await stored.find(bookie)) is not None:
+        progress(f"{what} has another plan now, which stays: {there.kind} by {one_line(there.who)}")
 
     async def not_yet() -> list[Reason]:
         return await _unhealthy(client, arguments.despite)
 
     await _until_none(not_yet, arguments.timeout, f"{what} was restarted, and the cluster did not become healthy")
     progress(f"{what}: is back, the cluster is healthy")
+
+
+async def _plan_restart(stored: BookiePlans, bookie: str) -> None:
+    """Let the bookie restart. Raises BookKeeperError: another operator has ended its maintenance."""
+    from bkspark.metadata.bookie_plans import MAINTENANCE
+
+    word = uuid.uuid4().hex
+    if await stored.update(bookie, MAINTENANCE, lambda plan: dataclasses.replace(plan, restart=word)) is None:
+        raise BookKeeperError(f"another operator ended the maintenance of bookie {bookie}: it is not restarted")
 
 
 async def _unhealthy(client: Client, despite: Collection[str]) -> list[Reason]:
@@ -249,7 +259,8 @@ async def _run(client: Client, bookie: str, command: Sequence[str], seconds_max:
     for name, value in replaced.items():
         words = [word.replace(name, value) for word in words]
     try:
-        running = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+        # Its output must not be among what --json prints for programs.
+        running = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL, stdout=_STDERR)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"--command {shlex.join(words)} cannot be run: {why}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkspark.cli import private_files
 from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, VerbRun, confirmed, renamed_bookie, required
+from bkspark.one_line import one_line
 
 if TYPE_CHECKING:
     from bkspark.metadata.cookies import Cookie
@@ -56,23 +58,34 @@ def ledger_index(shell: Shell, options: Options) -> int:
 
 
 def read_log(shell: Shell, options: Options) -> int:
-    if options.startpos is not None or options.endpos is not None:
-        return _read_positions(shell, options)
+    first, last = (_position(options, name) for name in ("startpos", "endpos"))
+    if first is not None:
+        return _read_positions(shell, options, first, last)
     words: list[object] = []
+    # As with Apache's shell, the end of a range counts only with its start, and an entry only with its ledger.
     if options.ledgerid not in (None, "-1"):
         words += ["--ledger", shell.ledger_id(options.ledgerid)]
-    words += ["--entry", options.entryid] if options.entryid not in (None, "-1") else []
+        words += ["--entry", options.entryid] if options.entryid not in (None, "-1") else []
+    words += ["--payloads", shell.entry_format] if options.msg else []
     return shell.bkspark("dump", "entry-log", _entry_log(shell, options.words[0]), *words)
 
 
-def _read_positions(shell: Shell, options: Options) -> int:
-    """Print the entries that begin between two positions of an entry log."""
+def _read_positions(shell: Shell, options: Options, first: int, last: int | None) -> int:
+    """Print the entries that have a byte between two positions of an entry log; `last` None: up to its end."""
+    if last is not None and last < first:
+        raise Failure(f"-startpos {first} is above -endpos {last}")
     path = _entry_log(shell, options.words[0])
-    first, last = (_position(options, name) for name in ("startpos", "endpos"))
-    for each in _entries_of(path):
-        if (first or 0) <= each["offset"] and (last is None or each["offset"] <= last):
+    for each in _entries_of(path, *(["--payloads", shell.entry_format] if options.msg else [])):
+        if each["offset"] + each["length"] > first and (last is None or each["offset"] <= last):
             print(f"offset {each['offset']}  ledger {each['ledger']}  entry {each['entry']}  {each['length']} bytes")
+            if options.msg:
+                print(f"  {_shown_payload(each['value'], shell.entry_format)}")
     return 0
+
+
+def _shown_payload(value: str, entry_format: str) -> str:
+    payload = base64.b64decode(value)
+    return payload.hex() if entry_format == "hex" else one_line(payload.decode(errors="backslashreplace"))
 
 
 def _position(options: Options, name: str) -> int | None:
@@ -101,15 +114,18 @@ def _ledgers_of(path: str) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _entries_of(path: str) -> list[dict[str, Any]]:
-    """Return the entries of an entry log, as `bkspark dump` shows them. Raises Failure."""
-    command = [sys.executable, "-m", "bookie_service.admin.dump", "entry-log", "--json", "--", path]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    records = map(json.loads, done.stdout.splitlines())
-    found = [each for each in records if isinstance(each.get("ledger"), int) and isinstance(each.get("entry"), int)]
-    if done.returncode and not found:
+def _entries_of(path: str, *words: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries of an entry log, as `bkspark dump` shows them with these options. Raises Failure."""
+    command = [sys.executable, "-m", "bookie_service.admin.dump", "entry-log", "--json", *words, "--", path]
+    is_found = False
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reading:
+        assert reading.stdout is not None, "it is a pipe"
+        for each in map(json.loads, reading.stdout):
+            if isinstance(each.get("ledger"), int) and isinstance(each.get("entry"), int):
+                is_found = True
+                yield each
+    if reading.returncode and not is_found:
         raise Failure(f"{path} cannot be read")
-    return found
 
 
 def active_ledgers(shell: Shell, options: Options) -> int:
@@ -129,7 +145,8 @@ def read_journal(shell: Shell, options: Options) -> int:
             raise Failure(f"-dir {options.dir} is not a journal directory of {shell.file()}")
         return [Path(options.dir, "current")]
 
-    return shell.bkspark("dump", "journal", _numbered(options.words[0], ".txn", directories))
+    words = ["--payloads", shell.entry_format] if options.msg else []
+    return shell.bkspark("dump", "journal", _numbered(options.words[0], ".txn", directories), *words)
 
 
 def list_files(shell: Shell, options: Options) -> int:

@@ -229,7 +229,6 @@ VERBS: tuple[Verb, ...] = (
             _value("ep", "endpos", value="N"),
         ),
         "LOG",
-        "payloads are not shown, with -m either: `readledger -b` shows them",
     ),
     Verb("readlogmetadata", read_log_metadata, "dump entry-log FILE", (), "LOG"),
     Verb(
@@ -238,7 +237,6 @@ VERBS: tuple[Verb, ...] = (
         "dump journal FILE",
         (_value("dir", value="DIR"), _MESSAGE),
         "JOURNAL",
-        "payloads are not shown, with -m either",
     ),
     Verb("lastmark", _on_files("dump", "marks"), "dump marks"),
     Verb(

@@ -8,6 +8,7 @@ know. A bookie has at most one plan. It survives restarts of all processes, unti
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -138,15 +139,34 @@ class BookiePlans:
             if plan is not None:
                 yield plan
 
-    async def set(self, plan: BookiePlan) -> None:
-        """Store a plan, in place of any other for that bookie."""
+    async def set(
+        self, plan: BookiePlan, may_replace: Callable[[BookiePlan], bool] = lambda there: True
+    ) -> BookiePlan | None:
+        """Store a plan in place of any other for that bookie that `may_replace(other)` allows.
+
+        Returns:
+            The plan that stays, because it must not be replaced; None: the new one is stored.
+
+        Raises:
+            MetadataFormat: the other plan cannot be read.
+        """
         data, path = encode(plan), self._path(plan.bookie)
         if len(data) > PLAN_BYTES_MAX:
             raise MetadataError(f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most")
-        try:
-            await self._tree.create(path, data, make_parents=True)
-        except NodeExists:
-            await self._tree.set(path, data, -1)
+        while True:
+            try:
+                await self._tree.create(path, data, make_parents=True)
+                return None
+            except NodeExists:
+                pass
+            # Other operators may store, change or end a plan at the same time.
+            with contextlib.suppress(NoSuchNode, MetadataVersion):
+                stored, stat = await self._tree.get(path)
+                there = decode(stored, plan.bookie)
+                if not may_replace(there):
+                    return there
+                await self._tree.set(path, data, stat.version)
+                return None
 
     async def update(self, bookie: str, kind: str, changed: Callable[[BookiePlan], BookiePlan]) -> BookiePlan | None:
         """Replace the plan of a bookie by `changed(plan)`; return what is stored now, None if there is no such plan.
@@ -177,6 +197,24 @@ class BookiePlans:
         except NoSuchNode:
             return False
         return True
+
+    async def end_own(self, plan: BookiePlan) -> bool:
+        """Delete a plan, as far as it is still the one that was stored; return whether it was.
+
+        Its progress and its restart may have changed. A plan that another operator has stored in its place stays.
+        """
+        while True:
+            try:
+                data, stat = await self._tree.get(self._path(plan.bookie))
+                there = decode(data, plan.bookie)
+                if (there.kind, there.who, there.since_ms) != (plan.kind, plan.who, plan.since_ms):
+                    return False
+                await self._tree.delete(self._path(plan.bookie), stat.version)
+                return True
+            except NoSuchNode:
+                return False
+            except MetadataVersion:
+                continue
 
     async def watch(self, bookie: str, callback: Callback) -> Callback:
         """Call `callback()` when the plan for a bookie may have changed; return what ends that."""

@@ -2,6 +2,7 @@
 
     python -m bookie_service.admin.dump journal|entry-log|index|marks|garbage [PATH]...
                                         [--config FILE] [--set KEY=VALUE]... [--ledger ID] [--entry ID] [--json]
+                                        [--payloads string|hex]
 
 It reads files of a stopped or running bookie, takes no lock and changes nothing. A record that a running bookie is
 still writing is "incomplete", not damaged. Reading continues after damage if the format allows it.
@@ -30,6 +31,7 @@ from bookie_service.admin.inspection.key_value_index import read_key_value_index
 from bookie_service.admin.inspection.ledger_headers import read_ledger_headers
 from bookie_service.admin.inspection.marks import highest_mark, read_mark_file
 from bookie_service.admin.inspection.output import Counts, Selection
+from bookie_service.admin.inspection.payloads import FORMS, Payloads
 from bookie_service.admin.inspection.places import BookieFiles
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.settings.arguments import (
@@ -46,6 +48,7 @@ from bookie_service.storage import layout
 from bookie_service.storage.io.files import ReadOnlyFiles
 
 _PROGRAM = "bkspark dump"
+_WITH_ENTRIES = ("journal", "entry-log")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,7 +60,13 @@ def _main(argv: Sequence[str]) -> int:
     try:
         arguments = _parser().parse_intermixed_args(argv)
         files = ReadOnlyFiles()
-        return _print(arguments, Dump(files, arguments.kind, _sources(files, arguments), _selection(arguments)))
+        dump = Dump(files, arguments.kind, _sources(files, arguments), _selection(arguments))
+        if arguments.payloads is None:
+            return _print(arguments, dump, None)
+        if arguments.kind not in _WITH_ENTRIES:
+            raise ConfigurationError(f"--payloads: files of kind {arguments.kind} have no payloads")
+        with Payloads(files, password_from(os.environ), arguments.payloads) as payloads:
+            return _print(arguments, dump, payloads)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     except BrokenPipeError:
@@ -75,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory of a bookie, or its folder")
     parser.add_argument("--ledger", type=identifier, metavar="ID", help="only this ledger")
     parser.add_argument("--entry", type=identifier, metavar="ID", help="only this entry of every ledger shown")
+    parser.add_argument("--payloads", choices=FORMS, help="also print each entry's payload; with --json as base64")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_configuration(parser)
     return parser
@@ -202,15 +212,15 @@ class Dump:
             yield Damage(path, 0, None, f"cannot be read: {describe(error)}")
 
 
-def _print(arguments: argparse.Namespace, dump: Dump) -> int:
+def _print(arguments: argparse.Namespace, dump: Dump, payloads: Payloads | None) -> int:
     counts = Counts()
     for path, findings in dump.each_file():
         counts.files += 1
         counted = _counting(findings, counts)
         if arguments.json:
-            output.write_json(counted, dump.selection, sys.stdout)
+            output.write_json(counted, dump.selection, sys.stdout, payloads)
         else:
-            output.write_table(path, counted, dump.selection, sys.stdout)
+            output.write_table(path, counted, dump.selection, sys.stdout, payloads)
     if arguments.json:
         output.write_row(counts.row(), sys.stdout)
     else:

@@ -7,13 +7,23 @@ as `opentelemetry-instrument` has already set a tracer provider, it stays.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from bkspark import tracing
 from bkspark.errors import ConfigurationError
 from bkspark.version import VERSION
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+logger = logging.getLogger(__name__)
+
+LAST_SPANS_S_MAX = 3.0
 KEY = "tracingEnabled"
 _EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
 _PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -52,7 +62,6 @@ def start(bookie_id: str) -> Callable[[], None]:
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         tracing.start()
@@ -61,13 +70,35 @@ def start(bookie_id: str) -> Callable[[], None]:
     if not os.environ.get("OTEL_SERVICE_NAME"):
         facts["service.name"] = "bookie"
     provider = TracerProvider(resource=Resource.create(facts), shutdown_on_exit=False)
+    exporters = []
     for name in exporter_names():
         (found, *_) = importlib.metadata.entry_points(group=_GROUP, name=name)
-        provider.add_span_processor(BatchSpanProcessor(found.load()()))
+        exporters.append(found.load()())
+    return exporting(provider, exporters)
+
+
+def exporting(
+    provider: TracerProvider, exporters: Sequence[SpanExporter], last_s_max: float = LAST_SPANS_S_MAX
+) -> Callable[[], None]:
+    """Make spans of a provider for these exporters; return a function that sends the last ones and stops.
+
+    It waits for at most `last_s_max` seconds: a bookie must not stay away because an exporter tries again and again to
+    reach a server that is down.
+    """
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
     tracing.start(provider)
 
     def stop() -> None:
         tracing.stop()
-        provider.shutdown()
+        ending = threading.Thread(target=provider.shutdown, name="last-spans", daemon=True)
+        ending.start()
+        ending.join(last_s_max)
+        if ending.is_alive():
+            logger.warning("the last spans are lost: they could not be exported within %g s", last_s_max)
+            for exporter in exporters:
+                exporter.shutdown()
 
     return stop

@@ -46,7 +46,7 @@ from bookie_service.engine.turns import Turns
 from bookie_service.engine.waiting_replies import WaitingReply, clients_of
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
-from bookie_service.metrics.requests import SINGLES_MAX, RequestTimes
+from bookie_service.metrics.requests import ALONE_MAX, RequestTimes
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.journal.journal import Record
@@ -174,18 +174,21 @@ class Bookie:
         # recovery by Apache's client: it reads the next entry while it adds this one, and the read would wait.
         is_serial = self._single_adds > self._options.serial_writer_after and not add.is_recovery
         times = self.times
-        received_ns, given_ns = times.received_ns, times.clock_ns()
+        # Requests of another client that go on after this add may have been received later.
+        received_ns = times.received_ns
         if sequence := self._journals[0].commit(records) if is_serial else 0:
             group = self._journals[0].group_times.pop()
             self.on_durable(0, sequence)
             client.send(replies)
             if times.is_on:
                 journal_times = self._journal_times[0]
-                journal_times.singles += (received_ns, given_ns, *group[1:], times.clock_ns())
-                if len(journal_times.singles) >= SINGLES_MAX:
+                # The journal began to write it when it was given to it.
+                journal_times.alone += (1, received_ns, group[1], *group[1:], times.clock_ns())
+                if len(journal_times.alone) >= ALONE_MAX:
                     journal_times.fold()
         else:
             self._adds_in_flight += 1
+            given_ns = times.clock_ns()
             sequence = self._journals[0].submit(records, is_patient=add.is_recovery)
             self._waiting[0].append(WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
         self.added_bytes += add.size
@@ -329,7 +332,7 @@ class Bookie:
             self._blocked[client] = None
             return 0
         if fence.status != Status.EOK:
-            reading.refuse(fence.status)
+            self.reads.refuse(reading, fence.status)
         else:
             self._read_after_fence(fence, reading)
         return None
@@ -515,9 +518,8 @@ class Bookie:
         for client, parts in replies.items():
             client.send(parts)
         if batches and self.times.is_on:
-            times = self._journal_times[journal_index]
-            times.note_groups(self._journals[journal_index].group_times, sequence)
-            times.note_answers(batches, self.times.clock_ns())
+            groups = self._journals[journal_index].group_times
+            self._journal_times[journal_index].note(groups, sequence, batches, self.times.clock_ns())
         return reads
 
     def checkpoint(self, *, advances_checkpoint: bool = True) -> bool:

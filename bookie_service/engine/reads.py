@@ -105,9 +105,10 @@ class View:
         self.waiting_entries = store.waiting_entries
         self.index_view = store.index.view
         self.space = space
-        self.reads = self.entries_read = self.bytes_read = self.misses = 0
-        """Since the start: how often readings looked for entries, how many they found, the bytes of those (with the
-        length word of each entry), and how often an entry was not in memory. Changed by `read` and `read_each`."""
+        self.hits = self.misses = self.entries_read = self.bytes_read = 0
+        """Since the start: how often readings looked for entries and needed no disk, how often an entry was not in
+        memory, how many entries they found, and the bytes of those (with the length word of each entry). Changed by
+        `read` and `read_each`."""
         self._read = store.read
         self._read_each = store.read_each
         self._in_limbo = store.limbo.__contains__
@@ -123,13 +124,14 @@ class View:
         """
         if ledger is None or first_entry <= NO_ENTRY:
             return []
-        self.reads += 1
         self._source.begin(fetched)
         try:
             found = self._read(ledger, first_entry, count_max, bytes_max, self._source)
         except NotCached:
             self.misses += 1
             raise
+        # What was fetched has counted as a miss.
+        self.hits += not self._source.has_used_fetched
         for entries in found:
             self.entries_read += len(entries.sizes)
             self.bytes_read += len(entries.buffer)
@@ -148,13 +150,13 @@ class View:
         Raises:
             NotCached: no entry is in memory or in `fetched`.
         """
-        self.reads += 1
         self._source.begin(fetched)
         try:
             found = self._read_each(ledgers, ends, entry_ids, bytes_max, self._source)
         except NotCached:
             self.misses += 1
             raise
+        self.hits += not self._source.has_used_fetched
         for _, entries in found.pieces:
             self.entries_read += len(entries)
             self.bytes_read += int(entries.sizes.sum()) + LENGTH_BYTES * len(entries)
@@ -333,6 +335,11 @@ class Reads:
         if left:
             self._answer_later(reading, place)
 
+    def refuse(self, reading: Reading, status: int) -> None:
+        """Answer all of a reading with an error, without looking for anything."""
+        self._note_refused(reading, len(reading))
+        reading.refuse(status)
+
     def later(self, reading: Reading) -> None:
         """Answer all of a reading, but in a later call: for callers that are in the middle of a change."""
         self._turns.go_on(reading.client, lambda turn: self.enqueue(reading, turn))
@@ -366,11 +373,22 @@ class Reads:
                 times.reads.fold()
         return place, left
 
+    def _note_refused(self, reading: Reading, count: int) -> None:
+        """Count requests of a reading that are refused without a look."""
+        times = self._times
+        if times.is_on and reading.operation >= 0:
+            now = times.clock_ns()
+            received = reading.received_ns or times.received_ns or now
+            times.reads.rows += (reading.operation, 0, count, received, now, now)
+            if len(times.reads.rows) >= ROWS_MAX:
+                times.reads.fold()
+
     def _answer_later(self, reading: Reading, place: FileRange | None) -> None:
         """Let as many requests wait as there is room for; refuse the others with ETOOMANYREQUESTS."""
         room = max(0, self._view.options.waiting_max - self._waiting)
         if len(reading) > room:
             self.refused += len(reading) - room
+            self._note_refused(reading, len(reading) - room)
             reading.refuse_beyond(room, Status.ETOOMANYREQUESTS)
         if room:
             reading.received_ns = reading.received_ns or self._times.received_ns

@@ -21,6 +21,9 @@ _BITS_MAX = 42
 """Numbers with more bits count as the highest one: 50 days, in microseconds."""
 BUCKETS = (_BITS_MAX - _SUB_BITS + 1) * _SUB
 _VALUE_MAX = (1 << _BITS_MAX) - 1
+_FLOAT_SHIFT = 52 - _SUB_BITS
+_FLOAT_BASE = (1022 + _SUB_BITS) << _SUB_BITS
+"""The first 12 + `_SUB_BITS` bits of a float64, less this, are the bucket of a number that is not below 16."""
 
 
 def bucket_of(value: int) -> int:
@@ -34,11 +37,11 @@ def bucket_of(value: int) -> int:
 
 def buckets_of(values: np.ndarray) -> np.ndarray:
     """Return the bucket of each number, int64, in the same shape."""
-    values = np.clip(values, 0, _VALUE_MAX)
-    # For a whole number below 2^53, the exponent of frexp is the number of bits.
-    shift = np.maximum(np.frexp(values)[1].astype(np.int64) - (_SUB_BITS + 1), 0)
-    # Below 16 the shift is 0, and the bucket is the number itself.
-    return (shift << _SUB_BITS) + (values >> shift)
+    values = np.maximum(values, 0)
+    # A number as float64 begins with its exponent and the bits after its first one, of which a bucket has `_SUB_BITS`.
+    tops = (values.astype(np.float64).view(np.int64) >> _FLOAT_SHIFT) - _FLOAT_BASE
+    # Below 16 the bucket is the number itself, which is not less than what these bits say.
+    return np.minimum(np.maximum(tops, np.minimum(values, _SUB - 1)), BUCKETS - 1)
 
 
 def _lower_bounds() -> np.ndarray:
@@ -52,12 +55,31 @@ def _lower_bounds() -> np.ndarray:
 _BOUNDS = _lower_bounds()
 _MIDDLES = (_BOUNDS[:-1] + _BOUNDS[1:] - 1) / 2
 _NOTHING = np.zeros(BUCKETS, np.int64)
+_ROWS_MAX = 16
+_OFFSETS = np.arange(_ROWS_MAX, dtype=np.int64)[:, np.newaxis] * BUCKETS
+"""Where the buckets of each row begin if rows are counted together, at most _ROWS_MAX."""
+
+
+def counted(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, list[int]]:
+    """Return how often each bucket occurs in each row, and the sums of the rows. Negative numbers count as 0.
+
+    weights: how often each column counts; None: once.
+    """
+    rows = len(values)
+    values = np.maximum(values, 0)
+    places = (buckets_of(values) + _OFFSETS[:rows]).ravel()
+    if weights is None:
+        counts, sums = np.bincount(places, minlength=rows * BUCKETS), values.sum(axis=1)
+    else:
+        # With weights, numpy counts in floating-point numbers.
+        counts, sums = np.bincount(places, np.tile(weights, rows), rows * BUCKETS).astype(np.int64), values @ weights
+    return counts.reshape(rows, BUCKETS), sums.tolist()
 
 
 class Histograms:
     """`count` histograms that are recorded together."""
 
-    __slots__ = ("_base", "_counts", "_offsets", "_sums", "_window", "windows")
+    __slots__ = ("_base", "_counts", "_sums", "_window", "windows")
 
     def __init__(self, count: int = 1) -> None:
         self._counts = np.zeros((count, BUCKETS), np.int64)
@@ -68,7 +90,6 @@ class Histograms:
         self._window = self._base
         """What the last closed window counted. Replaced by `roll`."""
         self._sums = [0] * count
-        self._offsets = np.arange(count, dtype=np.int64)[:, np.newaxis] * BUCKETS
         self.windows = 0
         """How many windows were closed. Only grows."""
 
@@ -80,21 +101,22 @@ class Histograms:
         self._counts[which, bucket_of(value)] += weight
         self._sums[which] += max(value, 0) * weight
 
-    def record_all(self, values: np.ndarray, weights: np.ndarray) -> None:
-        """Count values[i, j], weights[j] times, in histogram i: int64 arrays of shape (count, n) and (n,)."""
-        values = np.maximum(values, 0)
-        places = (buckets_of(values) + self._offsets).ravel()
-        counted = np.bincount(places, np.tile(weights, len(values)), self._counts.size)
-        self._counts += counted.astype(np.int64).reshape(self._counts.shape)
-        for which, total in enumerate((values @ weights).tolist()):
-            self._sums[which] += total
+    def record_all(self, values: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Count values[i, j], weights[j] times, in histogram i: int64 arrays of shape (count, n) and (n,).
 
-    def record_row(self, which: int, values: np.ndarray, weights: np.ndarray) -> None:
-        """Count values[j], weights[j] times, in one of the histograms."""
-        values = np.maximum(values, 0)
-        counted = np.bincount(buckets_of(values), weights, BUCKETS)
-        self._counts[which] += counted.astype(np.int64)
-        self._sums[which] += int(values @ weights)
+        weights: None: each value is counted once, which costs less.
+        """
+        self.add(0, *counted(values, weights))
+
+    def record_row(self, which: int, values: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Count values[j], weights[j] times, in one of the histograms. weights: as in `record_all`."""
+        self.add(which, *counted(values[np.newaxis], weights))
+
+    def add(self, first: int, counts: np.ndarray, sums: Sequence[int]) -> None:
+        """Add what `counted` returned to the histograms from number `first` on, a row to each."""
+        self._counts[first : first + len(counts)] += counts
+        for which, total in enumerate(sums, first):
+            self._sums[which] += total
 
     def roll(self) -> None:
         """Close the window and begin the next one."""

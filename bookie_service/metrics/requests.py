@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bookie_service.metrics.histograms import Histograms
+from bookie_service.metrics.histograms import Histograms, counted
 
 ADD_STAGES = ("received", "queued", "journal_written", "synced", "answered")
 READ_STAGES = ("received", "fetched", "answered")
@@ -41,9 +41,9 @@ READ_ENTRY, READ_LAC, GET_BOOKIE_INFO, LIST_ENTRIES, LONG_POLL = range(len(OPERA
 _BATCHES_MAX = 1024
 ROWS_MAX = 6 * _BATCHES_MAX
 """How many numbers about reads may wait to be counted."""
-SINGLES_MAX = 8 * 128
-"""How many numbers about adds that came alone may wait to be counted. Counting them delays the adds that are in flight,
-which are few: 128 adds take 0.2 ms, and 1,024 more than 1 ms."""
+ALONE_MAX = 9 * 256
+"""How many numbers about batches that were groups alone may wait to be counted. Counting them delays the adds that are
+in flight, which are few: 256 take 0.2 ms, and 1,024 half a millisecond."""
 _NS_PER_US = 1000
 
 GroupTimes = tuple[int, int, int, int, int, int]
@@ -70,70 +70,103 @@ class JournalTimes:
         """
         self._groups: list[int] = []
         """For each group: when it was begun, written and synced, its entries and its bytes."""
-        self.singles: list[int] = []
-        """Eight numbers for each add that was a group alone: when it was received and given to the journal, the last
-        five of its `GroupTimes`, and when it was answered. `Bookie` appends them itself, which saves the add a call,
-        and folds them at `SINGLES_MAX` numbers."""
+        self.alone: list[int] = []
+        """Nine numbers for each batch that was a group alone: how many adds, when it was received and given to the
+        journal, the last five of its `GroupTimes`, and when it was answered. `Bookie` appends those of single adds
+        itself, which saves the add a call, and folds them at `ALONE_MAX` numbers."""
         self._last = (0, 0, 0)
         """When the last group was begun, written and synced."""
         self.written_bytes = 0
-        """How many bytes were written. Only grows."""
+        """How many bytes were written, as far as `fold` has counted them. Only grows."""
 
-    def note_groups(self, groups: deque[GroupTimes], sequence: int) -> None:
-        """Take the times of the groups up to a sequence number."""
-        while groups and groups[0][0] <= sequence:
-            _, began, written, synced, entries, size = groups.popleft()
-            self._groups += (began, written, synced, entries, size)
-            self._last = began, written, synced or written
-            self.written_bytes += size
-        if len(self._groups) >= 5 * _BATCHES_MAX:
-            self.fold()
+    def note(self, groups: deque[GroupTimes], sequence: int, batches: list[int], answered_ns: int) -> None:
+        """Take the times of batches that were answered together, and of the groups up to a sequence number.
 
-    def note_answers(self, batches: list[int], answered_ns: int) -> None:
-        """Take the times of batches that were answered together: (adds, received, given to the journal) of each."""
-        self._rows += batches
-        self._answers += (len(batches) // 3, *self._last, answered_ns)
-        if len(self._rows) >= 3 * _BATCHES_MAX:
+        Args:
+            groups: what is taken is removed.
+            batches: (adds, received, given to the journal) of each.
+        """
+        if len(batches) == 3 and len(groups) == 1 and groups[0][0] <= sequence:
+            group = groups.popleft()
+            self._last = group[1], group[2], group[3]
+            self.alone += (*batches, *group[1:], answered_ns)
+        else:
+            while groups and groups[0][0] <= sequence:
+                _, began, written, synced, entries, size = groups.popleft()
+                self._groups += (began, written, synced, entries, size)
+                self._last = began, written, synced
+            self._rows += batches
+            self._answers += (len(batches) // 3, *self._last, answered_ns)
+        if len(self.alone) >= ALONE_MAX or len(self._rows) >= 3 * _BATCHES_MAX or len(self._groups) >= 5 * _BATCHES_MAX:
             self.fold()
 
     def fold(self) -> None:
         """Count everything that was recorded."""
-        groups, rows, answers = self._taken()
-        if len(groups):
-            began, written, synced, entries, size = groups.T
-            one, is_synced = np.ones(len(began), np.int64), (synced > 0).astype(np.int64)
-            times = _us(np.array((synced - written, written - began)))
-            self._journal.record_row(self.SYNC, times[0], is_synced)
-            self._journal.record_row(self.WRITE, times[1], one)
-            self._journal.record_row(self.BATCH_ENTRIES, entries, one)
-            self._journal.record_row(self.BATCH_BYTES, size, one)
-        if len(rows):
-            adds, received, given = rows.T
-            began, written, synced, answered = np.repeat(answers[:, 1:], answers[:, 0], axis=0).T
-            # A batch may be answered after a later group than its own. No stage may take less than no time.
-            began = np.maximum(began, given)
-            written, synced = np.maximum(written, began), np.maximum(synced, began)
-            stages = (given - received, began - given, written - began, synced - written, answered - synced)
-            self._adds.record_all(_us(np.array((*stages, answered - received))), adds)
-            self._journal_adds.record_all(_us((synced - given)[np.newaxis]), adds)
-            self._journal.record_row(self.QUEUE, _us(began - given), adds)
+        if self.alone:
+            alone = np.array(self.alone, np.int64).reshape(-1, 9).T
+            self.alone = []
+            self._fold_alone(alone)
+        if self._groups:
+            groups = np.array(self._groups, np.int64).reshape(-1, 5).T
+            self._groups = []
+            times = _us(groups[1:3] - groups[:2])
+            self._fold_groups(groups, *counted(np.concatenate((times, groups[3:]))))
+        if self._rows:
+            rows, answers = np.array(self._rows, np.int64), np.array(self._answers, np.int64).reshape(-1, 5)
+            self._rows, self._answers = [], []
+            adds, received, given = rows.reshape(-1, 3).T
+            ends = np.repeat(answers[:, 1:], answers[:, 0], axis=0).T
+            self._fold_adds(*counted(_times(np.concatenate(((received, given), ends))), adds))
 
-    def _taken(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take what waits to be counted: groups, batches, and answers. Adds that came alone are among all three."""
-        groups, rows = np.array(self._groups, np.int64).reshape(-1, 5), np.array(self._rows, np.int64).reshape(-1, 3)
-        answers = np.array(self._answers, np.int64).reshape(-1, 5)
-        self._groups, self._rows, self._answers = [], [], []
-        if not self.singles:
-            return groups, rows, answers
-        singles = np.array(self.singles, np.int64).reshape(-1, 8)
-        self.singles = []
-        one = np.ones((len(singles), 1), np.int64)
-        self.written_bytes += int(singles[:, 6].sum())
-        return (
-            np.concatenate((groups, singles[:, 2:7])),
-            np.concatenate((rows, np.hstack((one, singles[:, :2])))),
-            np.concatenate((answers, np.hstack((one, singles[:, [2, 3, 4, 7]])))),
-        )
+    def _fold_alone(self, alone: np.ndarray) -> None:
+        adds, groups = alone[0], alone[3:8]
+        times = _times(alone[[1, 2, 3, 4, 5, 8]])
+        if adds.max() == 1:
+            counts, sums = counted(np.concatenate((times, groups[3:])))
+            at = [ADD_STAGES.index("journal_written"), ADD_STAGES.index("synced"), len(times), len(times) + 1]
+            self._fold_groups(groups, counts[at], [sums[row] for row in at])
+            self._fold_adds(counts, sums)
+        else:
+            self._fold_groups(groups, *counted(np.concatenate((times[2:4], groups[3:]))))
+            self._fold_adds(*counted(times, adds))
+
+    def _fold_groups(self, groups: np.ndarray, counts: np.ndarray, sums: list[int]) -> None:
+        """Count groups.
+
+        Args:
+            groups: when each was begun, written and synced, its entries and its bytes, a row for each.
+            counts, sums: of the times of writing and of syncing, and of entries and bytes.
+        """
+        self.written_bytes += sums[3]
+        is_synced = groups[2] > 0
+        if not is_synced.all():
+            (counts[1],), (sums[1],) = counted(_us(groups[2] - groups[1])[np.newaxis, is_synced])
+        for row, which in enumerate((self.WRITE, self.SYNC, self.BATCH_ENTRIES, self.BATCH_BYTES)):
+            self._journal.add(which, counts[row : row + 1], sums[row : row + 1])
+
+    def _fold_adds(self, counts: np.ndarray, sums: list[int]) -> None:
+        """Count adds. `counts`, `sums`: of their `_times`, in the first rows."""
+        stages = len(ADD_STAGES)
+        self._adds.add(0, counts[: stages + 1], sums[: stages + 1])
+        self._journal_adds.add(0, counts[stages + 1 : stages + 2], sums[stages + 1 : stages + 2])
+        queued = ADD_STAGES.index("queued")
+        self._journal.add(self.QUEUE, counts[queued : queued + 1], sums[queued : queued + 1])
+
+
+def _times(ends: np.ndarray) -> np.ndarray:
+    """Return the times of batches of adds: of each stage, of the whole, and from the journal's receipt on, in us.
+
+    ends: when they were received, given to the journal, begun, written, synced and answered, a row for each. A batch
+        may be answered after a later group than its own, and a group may not be synced. No stage takes less than no
+        time.
+    """
+    np.maximum.accumulate(ends[1:5], axis=0, out=ends[1:5])
+    stages = len(ADD_STAGES)
+    times = np.empty((stages + 2, ends.shape[1]), np.int64)
+    np.subtract(ends[1:], ends[:-1], out=times[:stages])
+    np.subtract(ends[5], ends[0], out=times[stages])
+    np.subtract(ends[4], ends[1], out=times[stages + 1])
+    return _us(times)
 
 
 class ReadTimes:

@@ -118,7 +118,7 @@ class FencingRead(JudgedChange):
         self.reading.keep(count)
 
     def refuse(self, status: int) -> None:
-        self.reading.refuse(status)
+        self.bookie.reads.refuse(self.reading, status)
 
 
 @dataclass(slots=True)

@@ -102,8 +102,11 @@ class RequestStream(ABC):
         if verdict is not ALLOWED:
             if verdict is Verdict.WAIT:
                 return False
-            assert isinstance(step, Reading | JudgedChange)
-            step.refuse(verdict.status)
+            if isinstance(step, Reading):
+                self._bookie.reads.refuse(step, verdict.status)
+            else:
+                assert isinstance(step, JudgedChange)
+                step.refuse(verdict.status)
             self._row += count
             turn.spend()
             return True

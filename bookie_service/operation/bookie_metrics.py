@@ -210,7 +210,7 @@ class BookieMetrics:
         yield gauge("bookie_write_cache_max_size", 2 * len(half.memory))
         ahead = store.read_ahead if isinstance(store, DbLedgerStorage) else None
         yield gauge("bookie_read_cache_size", 0 if ahead is None else ahead.used, labels)
-        yield counter("bookie_read_cache_hits", view.reads - view.misses if ahead is None else ahead.hits, labels)
+        yield counter("bookie_read_cache_hits", view.hits if ahead is None else ahead.hits, labels)
         misses = view.misses if ahead is None else ahead.lookups - ahead.hits
         yield counter("bookie_read_cache_misses", misses, labels)
         times = self._service.times
@@ -219,7 +219,7 @@ class BookieMetrics:
         )
         yield Family("bookie_add_entry", "summary", (Operation((times.adds, 0), None, {**labels, **_WRITE_POOL}),))
         if ahead is not None:
-            yield counter("bookie_write_cache_hits", view.reads - view.misses, labels)
+            yield counter("bookie_write_cache_hits", view.hits, labels)
             yield counter("bookie_write_cache_misses", view.misses, labels)
             for row, name in enumerate(("count", "size")):
                 operation = Operation((ahead.sizes, row), None, labels, PLAIN)

@@ -85,8 +85,7 @@ class LongOperations:
         Raises:
             TooManyRequests: too many operations run or wait.
         """
-        if len(self.unfinished()) >= UNFINISHED_MAX:
-            raise TooManyRequests(f"{UNFINISHED_MAX} operations run or wait; begin another one when one is done")
+        self.check_room()
         operation = LongOperation(f"{kind}-{self._process}-{next(self._numbers)}", kind, subject, who)
         self._operations[operation.id] = operation
         finished = [each.id for each in self._operations.values() if each.is_finished]
@@ -96,6 +95,11 @@ class LongOperations:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return operation
+
+    def check_room(self) -> None:
+        """Raise TooManyRequests unless another operation may begin."""
+        if len(self.unfinished()) >= UNFINISHED_MAX:
+            raise TooManyRequests(f"{UNFINISHED_MAX} operations run or wait; begin another one when one is done")
 
     def all(self) -> Sequence[LongOperation]:
         """Return all known operations, in the order in which they were begun."""

@@ -278,11 +278,10 @@ class ClusterCommands:
         """
         await self._check_known(bookie)
         cluster, now_ms = await self._repaired(), wall_clock_ms()
-        before = await cluster.plans().find(bookie)
-        if before is not None and before.kind != kind and not before.is_over(now_ms):
-            raise ConfigurationError(before.refusal)
         plan = BookiePlan(bookie, kind, who, now_ms, now_ms + seconds * 1000 if seconds else 0, reason)
-        await cluster.plans().set(plan)
+        there = await cluster.plans().set(plan, lambda there: there.kind == kind or there.is_over(now_ms))
+        if there is not None:
+            raise ConfigurationError(there.refusal)
         return plan
 
     async def end_plan(self, bookie: str) -> bool:

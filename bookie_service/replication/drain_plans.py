@@ -34,14 +34,14 @@ async def begin(
     await check_serves(cluster, bookie)
     if not await cluster.context.registry.writable_ids() - {bookie}:
         raise ConfigurationError(f"no other bookie than {bookie} takes writes, so nothing can be copied: start others")
-    plan, now_ms = await cluster.plans().find(bookie), wall_clock_ms()
-    if plan is not None and plan.kind == DRAIN:
+    now_ms = wall_clock_ms()
+    plan = BookiePlan(bookie, DRAIN, who, now_ms, reason=reason, bytes_per_s=bytes_per_s)
+    there = await cluster.plans().set(plan, lambda there: there.kind != DRAIN and there.is_over(now_ms))
+    if there is not None and there.kind != DRAIN:
+        raise ConfigurationError(there.refusal)
+    if there is not None:
         await set_rate(cluster, bookie, bytes_per_s)
-        return plan
-    if plan is not None and not plan.is_over(now_ms):
-        raise ConfigurationError(plan.refusal)
-    await cluster.plans().set(BookiePlan(bookie, DRAIN, who, now_ms, reason=reason, bytes_per_s=bytes_per_s))
-    return None
+    return there
 
 
 async def set_rate(cluster: RepairedCluster, bookie: str, bytes_per_s: int) -> None:

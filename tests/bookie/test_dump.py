@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -26,6 +27,19 @@ _LOG_HEADER, _SMALL_ITEM = 1024, 4 + len(stored(SMALL, 0, SMALL_PAYLOADS[0]))
 
 
 # ---- whole files ----
+
+
+def test_payloads_are_shown_on_request_of_entry_logs_and_journals_alone(stopped: Folder, capsys: Capture) -> None:
+    for kind in ("entry-log", "journal"):
+        _, rows = dump(capsys, kind, "--payloads", "hex", stopped.directory)
+        shown = {(row["ledger"], row["entry"]): base64.b64decode(row["value"]) for row in of_kind(rows, "entry")}
+        assert shown == {place: payload_of(*place) for place in EVERY_ENTRY}
+        assert not any("value" in row for row in dump(capsys, kind, stopped.directory)[1])
+        for form, line in (("string", "  " + SMALL_PAYLOADS[3].decode()), ("hex", "  " + SMALL_PAYLOADS[3].hex())):
+            assert main([kind, "--payloads", form, "--ledger", str(SMALL), "--entry", "3", str(stopped.directory)]) == 0
+            assert line in capsys.readouterr().out.splitlines()
+    assert main(["marks", "--payloads", "hex", str(stopped.directory)]) == 2
+    assert "have no payloads" in capsys.readouterr().err
 
 
 def test_garbage_shows_the_compaction_under_way_and_fenced_ledgers_that_are_deleted(

@@ -89,8 +89,7 @@ def test_stages_of_an_add_follow_one_another() -> None:
     """Received at 0, given to the journal at 1 ms, its group begun at 3, written at 6, synced at 10, answered at 15."""
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()
-    journal.note_groups(deque([(7, 3 * MS, 6 * MS, 10 * MS, 64, 65_536)]), 7)
-    journal.note_answers([64, 0, 1 * MS], 15 * MS)
+    journal.note(deque([(7, 3 * MS, 6 * MS, 10 * MS, 64, 65_536)]), 7, [64, 0, 1 * MS], 15 * MS)
     times.fold()
     stages = [times.adds.sum(row) // 64 // 1000 for row in range(len(ADD_STAGES))]
     assert stages == [1, 2, 3, 4, 5]
@@ -105,7 +104,7 @@ def test_stages_of_an_add_follow_one_another() -> None:
 def test_group_that_is_not_synced_counts_as_no_sync() -> None:
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()
-    journal.note_groups(deque([(1, 1000, 2000, 0, 1, 100)]), 1)
+    journal.note(deque([(1, 1000, 2000, 0, 1, 100)]), 1, [], 0)
     times.fold()
     assert times.journal_histograms[0].count(JournalTimes.SYNC) == 0
     assert times.journal_histograms[0].count(JournalTimes.WRITE) == 1
@@ -115,8 +114,7 @@ def test_adds_of_a_group_that_is_not_synced_are_durable_when_it_is_written() -> 
     """With journalSyncData=false the operating system's word suffices: no stage may hide the time of the write."""
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()
-    journal.note_groups(deque([(1, 2 * MS, 6 * MS, 0, 1, 100)]), 1)
-    journal.note_answers([1, 0, 1 * MS], 7 * MS)
+    journal.note(deque([(1, 2 * MS, 6 * MS, 0, 1, 100)]), 1, [1, 0, 1 * MS], 7 * MS)
     times.fold()
     stages = [times.adds.sum(row) // 1000 for row in range(len(ADD_STAGES))]
     assert stages == [1, 1, 4, 0, 1]
@@ -128,8 +126,7 @@ def test_no_stage_of_a_late_answer_is_negative() -> None:
     """Its group is not known any more: it was given to the journal after the last group had begun."""
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()
-    journal.note_groups(deque([(1, 2 * MS, 3 * MS, 4 * MS, 1, 100)]), 1)
-    journal.note_answers([1, 0, 9 * MS], 10 * MS)
+    journal.note(deque([(1, 2 * MS, 3 * MS, 4 * MS, 1, 100)]), 1, [1, 0, 9 * MS], 10 * MS)
     times.fold()
     stages = [times.adds.sum(row) // 1000 for row in range(len(ADD_STAGES))]
     assert (stages, times.adds.sum(len(ADD_STAGES))) == ([9, 0, 0, 0, 1], 10_000)
@@ -139,7 +136,7 @@ def test_no_stage_of_a_late_answer_is_negative() -> None:
 def test_times_of_groups_that_are_not_answered_yet_wait() -> None:
     groups = deque([(1, 1 * MS, 2 * MS, 3 * MS, 1, 10), (2, 4 * MS, 5 * MS, 6 * MS, 1, 10)])
     times = RequestTimes(lambda: 0)
-    times.add_journal().note_groups(groups, 1)
+    times.add_journal().note(groups, 1, [], 0)
     times.fold()
     assert times.journal_histograms[0].count(JournalTimes.WRITE) == len(groups) == 1
 
@@ -149,18 +146,39 @@ def test_many_batches_are_counted_without_a_scrape() -> None:
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()
     for sequence in range(1, 2000):
-        journal.note_groups(deque([(sequence, 1, 2, 3, 1, 10)]), sequence)
-        journal.note_answers([1, 0, 1], 4)
+        journal.note(deque([(sequence, 1, 2, 3, 1, 10)]), sequence, [1, 0, 1], 4)
     assert times.adds.count(0) > 1000
+
+
+@pytest.mark.parametrize("adds", [2, 64])
+@pytest.mark.parametrize("synced", [0, 1])
+def test_batch_that_is_a_group_alone_counts_as_its_parts_do(adds: int, synced: int) -> None:
+    alone, divided = RequestTimes(lambda: 0), RequestTimes(lambda: 0)
+    for times, parts in ((alone, 1), (divided, 2)):
+        journal = times.add_journal()
+        for number in range(1, 40):
+            group = (number, 50 * MS, (50 + number) * MS, synced * 10 * number * MS, adds, 100 * number)
+            batches = [adds // parts, number, number * MS] * parts
+            journal.note(deque([group]), number, batches, 4000 * MS)
+        times.fold()
+    assert alone.journals[0].written_bytes == divided.journals[0].written_bytes
+    for mine, theirs in (
+        (alone.adds, divided.adds),
+        (alone.journal_adds[0], divided.journal_adds[0]),
+        (alone.journal_histograms[0], divided.journal_histograms[0]),
+    ):
+        bounds = buckets_of(np.arange(0, 4_000_000, 1000))
+        for row in range(len(mine)):
+            assert (mine.sum(row), mine.below(row, bounds)) == (theirs.sum(row), theirs.below(row, bounds))
 
 
 def test_adds_that_came_alone_are_groups_and_adds_of_one() -> None:
     times = RequestTimes(lambda: 0)
     journal = times.add_journal()
     for _ in range(3):
-        journal.singles += (0, 1 * MS, 2 * MS, 3 * MS, 5 * MS, 1, 100, 6 * MS)
+        journal.alone += (1, 0, 1 * MS, 2 * MS, 3 * MS, 5 * MS, 1, 100, 6 * MS)
     times.fold()
-    assert (journal.singles, journal.written_bytes) == ([], 300)
+    assert (journal.alone, journal.written_bytes) == ([], 300)
     assert times.adds.count(ADD_STAGES.index("answered")) == 3
     assert [times.adds.sum(row) // 3000 for row in range(len(ADD_STAGES))] == [1, 1, 1, 2, 1]
     assert times.journal_histograms[0].count(JournalTimes.SYNC) == 3

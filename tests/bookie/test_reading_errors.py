@@ -14,7 +14,7 @@ from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadOptions, View
 from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits
-from bookie_service.metrics.requests import RequestTimes
+from bookie_service.metrics.requests import READ_ENTRY, RequestTimes
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v3_long_poll import LongPollRead, _PiggybackResponses
 from bookie_service.storage.ledgers.interface import Ledger
@@ -36,7 +36,7 @@ from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie
 from tests.bookie.v3_peer import PIGGYBACK, request
 from tests.crash.twins import BookieTwin
-from tests.security.authorized import ask
+from tests.security.authorized import ask, statuses
 from tests.security.sasl_serving import auth_v2
 
 twin = readings.twin
@@ -252,3 +252,14 @@ def test_time_of_a_request_that_waits_for_its_turn_is_not_that_of_others_which_c
     assert times.failed_adds.count(0) == 0, "it still waits"
     served.turns_until(lambda: times.failed_adds.count(0) == 1)
     assert times.failed_adds.sum(0) > SOON_US
+
+
+def test_read_whose_fence_is_refused_is_counted_as_a_failure() -> None:
+    times = RequestTimes(Clock())
+    served = ServedBookie(times=times)
+    connected = served.connect()
+    ask(served, connected, adds(5, 0, [b"x"]))
+    fencing = v2.encode_reads(5, np.array([0]), v2.DO_FENCING, b"k" * 20)
+    (answer,) = statuses(ask(served, connected, fencing))
+    times.fold()
+    assert (answer, times.failed.count(READ_ENTRY), times.succeeded.count(READ_ENTRY)) == (Status.EUA, 1, 0)

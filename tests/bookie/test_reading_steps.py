@@ -19,7 +19,7 @@ from bkspark.wire.status import Status
 from bookie_service.engine.pacing import pause_s
 from bookie_service.engine.reads import ReadOptions, Reads, View
 from bookie_service.engine.turns import ENDLESS, Turn
-from bookie_service.metrics.requests import OPERATIONS, READ_ENTRY, RequestTimes
+from bookie_service.metrics.requests import OPERATIONS, READ_ENTRY, ROWS_MAX, RequestTimes
 from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
@@ -124,9 +124,9 @@ def test_requests_of_ledgers_that_alternate_are_found_by_one_look(twin: BookieTw
     bench, peer = Bench(twin), Peer()
     bench.reads.enqueue(v2_reads(peer, (SPARSE, 20), (DENSE, 20), (SPARSE, 20), (DENSE, 21)))
     assert answers(peer) == [(DENSE, 20, 0), (DENSE, 21, 0), (SPARSE, 20, 0), (SPARSE, 20, 0)]
-    assert bench.view.reads == 1
+    assert bench.view.hits == 1
     bench.reads.enqueue(v2_reads(peer, (DENSE, 22), (DENSE, 23)))
-    assert bench.view.reads == 2
+    assert bench.view.hits == 2
 
 
 def test_answers_are_sent_in_pieces_of_the_size_that_is_configured(twin: BookieTwin) -> None:
@@ -224,6 +224,19 @@ def test_requests_that_wait_keep_their_transactions_when_those_after_them_are_re
     assert bench.reads.refused == 2
 
 
+def test_reads_that_are_refused_because_too_many_wait_are_counted_as_failures(twin: BookieTwin) -> None:
+    """The share of successful reads, which published dashboards show, stayed at 1 while a bookie refused reads."""
+    times = RequestTimes(lambda: 5_000_000_000)
+    bench, peer = Bench(twin), Peer()
+    view = View(twin.store, twin.disks.known_space, ReadOptions(waiting_max=3))
+    reads = Reads(view, bench._fetch, bench.turns, lambda: None, times)
+    for _ in range(400):
+        reads.enqueue(v2_reads(peer, *[(LARGE, entry_id % 4) for entry_id in range(5)]))
+        assert len(times.reads.rows) < ROWS_MAX
+    times.fold()
+    assert (times.failed.count(READ_ENTRY), reads.refused) == (400 * 5 - 3, 400 * 5 - 3)
+
+
 def test_nothing_waits_any_more_for_a_connection_that_is_closed(twin: BookieTwin) -> None:
     bench, peer = Bench(twin), Peer()
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0), (DENSE, 0)))
@@ -249,7 +262,7 @@ def test_each_of_several_ledgers_is_answered_with_its_own_lac(twin: BookieTwin) 
     bench.reads.enqueue(v3_reads(peer, 70, *HELD))
     for frame in peer.frames():
         check_v3(frame, HELD[protocol.Response.FromString(frame[4:]).header.txnId - 70])
-    assert (len(peer.frames()), bench.view.reads) == (3, 1)
+    assert (len(peer.frames()), bench.view.hits) == (3, 1)
 
 
 def test_lac_of_a_damaged_last_entry_is_that_which_is_known_from_the_first_answer_on(twin: BookieTwin) -> None:
@@ -373,7 +386,7 @@ def test_view_counts_looks_entries_bytes_and_misses(twin: BookieTwin) -> None:
     view, ledger = bench.view, twin.store.ledger(DENSE)
 
     def counted() -> tuple[int, int, int, int]:
-        return view.reads, view.entries_read, view.bytes_read, view.misses
+        return view.hits, view.entries_read, view.bytes_read, view.misses
 
     assert counted() == (0, 0, 0, 0)
     size = 4 + len(entry(DENSE, 20))
@@ -388,7 +401,12 @@ def test_view_counts_looks_entries_bytes_and_misses(twin: BookieTwin) -> None:
     peer = Peer()
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0)))
     bench.reads.enqueue(v2_reads(peer, (LARGE, 0), (LARGE, 1)))
-    assert counted() == (5, 5, sizes, 2)
+    assert counted() == (3, 5, sizes, 2)
+    # What came from the disk is not a hit. It counted as a miss and as a hit.
+    bench.finish()
+    assert counted()[0::3] == (3, 2)
+    bench.reads.enqueue(v2_reads(peer, *HELD[:1]))
+    assert counted()[0::3] == (4, 2)
 
 
 def test_times_of_reads_begin_when_they_were_received_and_say_how_many_failed(twin: BookieTwin) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import struct
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -217,6 +219,42 @@ def test_a_missing_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     assert trace_output.exporter_names() == ["otlp_proto_grpc"]
+
+
+class StuckExporter(SpanExporter):
+    """An exporter whose server is down: it tries again until it is shut down."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.is_shut_down = threading.Event(), threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.is_asked.set()
+        self.is_shut_down.wait()
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        self.is_shut_down.set()
+
+
+def test_an_exporter_that_reaches_no_server_does_not_keep_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    """A bookie that had stopped stayed for 30 s, with its directories locked: its restart took that long."""
+    exporter, provider = StuckExporter(), TracerProvider(shutdown_on_exit=False)
+    stop = trace_output.exporting(provider, [exporter], last_s_max=0.0)
+    with tracing.span("any", {}):
+        pass
+    stop()
+    assert exporter.is_shut_down.is_set()
+    assert "the last spans are lost" in caplog.text
+    assert tracing.tracer is None
+
+
+def test_last_spans_are_exported_before_the_process_ends() -> None:
+    exporter = InMemorySpanExporter()
+    stop = trace_output.exporting(TracerProvider(shutdown_on_exit=False), [exporter])
+    with tracing.span("the last one", {}):
+        pass
+    stop()
+    assert [each.name for each in exporter.get_finished_spans()] == ["the last one"]
 
 
 def test_connection_whose_add_has_a_span_is_owed_its_answer_by_itself(spans: InMemorySpanExporter) -> None:

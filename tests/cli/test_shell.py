@@ -294,6 +294,27 @@ def test_verbs_about_a_bookies_files(
         (f"updateBookieInLedger -sb {child.id} -db 127.0.0.1:1", "changed  1"),
     ):
         assert said in shell(words), words
+    # Apache's `readlog -m` and `readjournal -m` print the payloads.
+    first = 1024
+    size = 4 + 32 + 4 + 100
+    for words, said in (
+        (f"readlog -m -l {writer.ledger_id} -e 3 {log}", "x" * 100),
+        (f"readlog -m -sp {first} -ep {first} {log}", "x" * 100),
+        (f"readjournal -m {int(journal.stem, 16)}", "x" * 100),
+        # An entry is in a range if one of its bytes is.
+        (f"readlog -sp {first + 1} -ep {first + 2} {log}", "entry 0  "),
+        (f"readlog -sp {first + size - 1} -ep {first + size - 1} {log}", "entry 0  "),
+        (f"readlog -sp {first + size} -ep {first + size} {log}", "entry 1  "),
+        # The end of a range counts only with its start, and an entry only with its ledger.
+        (f"readlog -ep 7 {log}", "entry 6"),
+        (f"readlog -e 3 {log}", "entry 6"),
+    ):
+        assert said in shell(words), words
+    hexadecimal = Shell(monkeypatch, capfd, "-conf", str(file), "-entryformat", "hex")
+    assert "78" * 100 in hexadecimal(f"readlog -m {log}")
+    assert "78" * 100 in hexadecimal(f"readlog -m -sp 0 {log}")
+    assert "x" * 100 not in shell(f"readlog {log}")
+    assert "is above -endpos" in shell(f"readlog -sp 9 -ep 8 {log}", 255)
     assert "is not a journal directory" in shell(f"readjournal -dir {folder / 'ledgers'} {journal.name}", 255)
     assert "it takes force" in shell("updatecookie -delete everything", 255)
     shell("updatecookie -d", answer="n\n")

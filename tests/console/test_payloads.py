@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark_console.ledger_index import custom_of, owner_of
 from bkspark_console.payloads import ARROW_BYTES_MAX, CHARACTERS_MAX, FORMATS, shown
 
 
@@ -97,3 +99,11 @@ def test_json_of_numbers_that_are_not_finite_stays_text() -> None:
     found = shown(b'{"a": 1e999, "b": NaN}')
     assert found.format == "json"
     assert json.loads(found.text)["a"] == float("inf")
+
+
+def test_custom_metadata_of_a_ledger_have_visible_characters_only() -> None:
+    """A writer chooses them: an override of the writing direction made an owner look like another one."""
+    odd = {"application": "pay\u202erolls".encode(), "\u202ename": b"\x1b[31m\xff"}
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),), custom_metadata=odd)
+    assert custom_of(metadata) == [("application", "pay\\u202erolls"), ("\\u202ename", "\\u001b[31m\ufffd")]
+    assert owner_of(metadata) == "pay\\u202erolls"

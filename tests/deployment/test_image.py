@@ -77,7 +77,8 @@ def bookie(folder: Path, zookeeper: ZooKeeperProcess, root: str) -> Iterator[dic
     """Run `entrypoint bookie` with Apache's variables; yield them."""
     (port,) = free_ports(1)
     variables = environment(
-        BK_zkServers=f"{zookeeper.connect_string},{zookeeper.connect_string}",
+        # With spaces, as in a list that a person writes: the bookie did not start.
+        BK_zkServers=f" {zookeeper.connect_string}, {zookeeper.connect_string} ",
         BK_CLUSTER_ROOT_PATH=root,
         BK_DATA_DIR=folder,
         PORT0=port,
@@ -112,6 +113,9 @@ def test_a_bookie_starts_with_the_variables_of_apaches_image(tmp_path: Path, zoo
         # Verbs about a bookie's files find its keys, as with Apache's image.
         files = run("shell", "listfilesondisc", "-txn", **variables)
         assert (files.returncode, ".txn" in files.stdout) == (0, True), files.stderr
+        # A line end in a value began another key.
+        odd = {**variables, "BK_passwd": "x\nBK_journalDirectories=/nowhere\\"}
+        assert ".txn" in run("shell", "listfilesondisc", "-txn", **odd).stdout
         assert run("shell", "-ledgeridformat", "hex", "listledgers", **variables).returncode == 0
         assert run("shell", "nonsense", **variables).returncode == 255
         # Another start finds the cluster as it is.

@@ -32,6 +32,8 @@ COUNT = Fact(r"count=(\d+)", r"count: (\d+)")
 DELAY = Fact(r"delay=(\d+)", r"lost_bookie_delay_s\s+(\d+)")
 INDEX = Fact(r"entry (\d+)\s*:\s*\(log", r"\sposition\s.* entry (\d+)")
 POSITIONS = Fact(r"position=(\d+)", r"^\s*(\d+)\s+\d+\s+entry\s")
+OFFSETS = Fact(r"position=(\d+)", r"^offset (\d+)")
+PAYLOADS_OF_LOG = both(r"(entry \d+)$")
 LOGGED = Fact(r"ledgerId=0, size=(\d+)", r"LedgerId: 0 .*Size: (\d+)")
 JOURNALED = Fact(r"entryId=(\d+), entrySize=\d+, ledgerId=0,", r"\sentry\s.* ledger 0  entry (\d+)")
 SPACE = both(r"total=(\d+)")
@@ -243,11 +245,18 @@ FILES = (
     Step("readlog {log}"),
     Step("readlog -l 0 {log}", (POSITIONS,)),
     Step("readlog -l 0 -e 3 -m {log}", (POSITIONS,)),
-    Step("readlog -sp 1071 -ep 1212 {log}", (Fact(r"position=(\d+)", r"^offset (\d+)"),)),
+    Step("readlog -sp 1071 -ep 1212 {log}", (OFFSETS,)),
     Step(
         "readlog -startpos x {log}",
         differs="Apache's shell treats text that is not a number as if no position was given",
     ),
+    Step("readlog -sp 1072 -ep 1073 {log}", (OFFSETS,)),
+    Step("readlog -sp 1071 -ep 1071 {log}", (OFFSETS,)),
+    Step("readlog -sp 9 -ep 8 {log}"),
+    Step("readlog -ep 1071 -l 0 {log}", (POSITIONS,)),
+    Step("readlog -e 3 {log}"),
+    Step("readlog -l 0 -sp 1071 -ep 1212 -m {log}", (OFFSETS,)),
+    Step("readlog -l 0 -m {log}", (PAYLOADS_OF_LOG,)),
     Step("readlog 99"),
     Step("readlog"),
     Step("readlogmetadata {log}", (LOGGED,)),

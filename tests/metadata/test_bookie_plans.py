@@ -116,6 +116,67 @@ def test_change_of_a_plan_keeps_what_another_process_changed_meanwhile() -> None
     asyncio.run(run())
 
 
+def test_one_operator_is_refused_if_two_plan_at_the_same_time() -> None:
+    """Each looked for a plan of the other and found none, and the later plan replaced the earlier one: a maintenance of
+    an hour ended with the restart of another operator, and a drain was cancelled by a quarantine."""
+
+    async def run() -> None:
+        store = MemoryStore()
+        plans = BookiePlans(store.session(), URI)
+        drain, quarantine = BookiePlan("b:1", DRAIN, "ada", 1), BookiePlan("b:1", QUARANTINE, "bob", 2)
+
+        def never(there: BookiePlan) -> bool:
+            return False
+
+        async def drains() -> None:
+            await plans.set(drain)
+
+        for call in ("create", "get", "set"):
+            if call != "create":
+                await plans.set(BookiePlan("b:1", QUARANTINE, "bob", 1))
+            slower = BookiePlans(Meanwhile(store, **{call: drains}), URI)
+            assert await slower.set(quarantine, lambda there: there.kind == QUARANTINE) == drain
+            assert await plans.find("b:1") == drain
+            assert await plans.set(quarantine, never) == drain
+            await plans.end("b:1")
+
+        async def ends() -> None:
+            await plans.end("b:1")
+
+        # A plan that ends meanwhile is in no one's way.
+        for call in ("get", "set"):
+            await plans.set(quarantine)
+            slower = BookiePlans(Meanwhile(store, **{call: ends}), URI)
+            assert await slower.set(drain) is None
+            assert await plans.find("b:1") == drain
+
+    asyncio.run(run())
+
+
+def test_end_of_an_own_plan_leaves_that_of_another_operator() -> None:
+    async def run() -> None:
+        store = MemoryStore()
+        plans = BookiePlans(store.session(), URI)
+        own, other = BookiePlan("b:1", MAINTENANCE, "ada", 1), BookiePlan("b:1", MAINTENANCE, "bob", 1)
+        assert await plans.end_own(own) is False, "there is none"
+        await plans.set(dataclasses.replace(own, restart="a word", progress={"ledgers": 1}))
+        assert await plans.end_own(own) is True
+        assert await plans.find("b:1") is None
+        for there in (other, dataclasses.replace(own, since_ms=2), dataclasses.replace(own, kind=DRAIN)):
+            await plans.set(there)
+            assert await plans.end_own(own) is False
+            assert await plans.find("b:1") == there
+
+        async def replaces() -> None:
+            await plans.set(other)
+
+        await plans.set(own)
+        assert await BookiePlans(Meanwhile(store, delete=replaces), URI).end_own(own) is False
+        assert await plans.find("b:1") == other
+
+    asyncio.run(run())
+
+
 def test_plans_have_bounds_and_one_that_cannot_be_read_hides_none_after_it() -> None:
     async def run() -> None:
         tree = MemoryStore().session()

@@ -284,3 +284,24 @@ def test_bookies_are_listed_with_version_rack_reason_and_directories(
         text = console.text("cluster", "bookies", *at)
         assert re.search(rf"^{re.escape(second)} +available +no ", text, re.MULTILINE), text
         assert "slow disk" in text
+
+
+def test_restart_leaves_the_maintenance_that_another_operator_begins_meanwhile(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """It ended whatever plan the bookie had at the end: the bookie took entries, and another operator stopped it."""
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        (bookie,) = cluster.bookies
+        at = ("--uri", cluster.uri)
+        ledgers = next(path for path in bookie.dir.rglob("control")).parent.parent
+        command = tmp_path / "command"
+        bkspark = f"{sys.executable} -m bkspark.cli"
+        command.write_text(
+            f"{bkspark} cluster maintenance {bookie.id} --reason theirs --despite last_copy --uri '{cluster.uri}'\n"
+            f"{bkspark} bookie --set ledgerDirectories={ledgers} restart\n"
+        )
+        accepted = [word for code in ("bookie_readonly", "no_writable_bookie") for word in ("--despite", code)]
+        restarted = console.json("cluster", "restart", "--command", f"sh {command}", *accepted, *at)
+        assert [each["bookie"] for each in restarted["restarted"]] == [bookie.id]
+        assert [plan["reason"] for plan in console.json("cluster", "plans", *at)["plans"]] == ["theirs"]
+        assert states(console, cluster.uri)[bookie.id] == "readonly"

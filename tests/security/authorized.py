@@ -17,6 +17,7 @@ from bkspark.wire.digest import master_key
 from bkspark.wire.start_tls import encode_start_tls
 from bkspark.wire.status import Status
 from bookie_service.engine.authorization import Authorization, AuthorizationLimits, Found, RefusedRequests, Unfound
+from bookie_service.metrics.requests import RequestTimes
 from tests.bookie.serving import KEY, adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, SteppedLoop
 from tests.bookie.v3_peer import FENCE, PIGGYBACK, RECOVERY, add_frames, request
@@ -59,7 +60,13 @@ class Metadata:
 class AuthorizedBookie:
     """A bookie with these rules."""
 
-    def __init__(self, rules: str, metadata: Metadata, limits: AuthorizationLimits | None = None) -> None:
+    def __init__(
+        self,
+        rules: str,
+        metadata: Metadata,
+        limits: AuthorizationLimits | None = None,
+        times: RequestTimes | None = None,
+    ) -> None:
         self.refused: list[RefusedRequests] = []
         self.metadata = metadata
 
@@ -67,7 +74,7 @@ class AuthorizedBookie:
             metadata.loop = loop
             return Authorization(parse_rules(rules.encode()), metadata.look_up, self.refused.append, limits)
 
-        self.served = ServedBookie(cache_half_bytes=CACHE_BYTES, authorization=authorization)
+        self.served = ServedBookie(cache_half_bytes=CACHE_BYTES, authorization=authorization, times=times)
         assert self.served.authorization is not None
         self.authorization = self.served.authorization
 

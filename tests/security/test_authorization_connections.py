@@ -22,6 +22,7 @@ from bookie_service.engine.authorization import (
     Unfound,
 )
 from bookie_service.engine.reads import Reading
+from bookie_service.metrics.requests import READ_ENTRY, RequestTimes
 from bookie_service.network.changes import JudgedChange, StateChange
 from tests.bookie.serving import KEY, adds, stored
 from tests.bookie.v3_peer import PIGGYBACK, request
@@ -64,6 +65,24 @@ def test_ledger_is_looked_up_at_first_contact_and_never_again() -> None:
         assert statuses(bookie.ask(peer, adds(1, entry_id, [b"x"]))) == [Status.EOK]
     assert statuses(bookie.ask(bookie.connect(USER), reads(1, 1))) == [Status.EOK] * 2
     assert bookie.metadata.asked == [1]
+
+
+def test_requests_that_no_rule_allows_are_counted_as_failures() -> None:
+    """Refused adds were, and refused reads were not: the dashboards' share of successful reads stayed at 1."""
+    times = RequestTimes(lambda: 5_000_000_000)
+    bookie = AuthorizedBookie(f"{ALL_RIGHTS}\n{MINE}", Metadata([facts(1, "theirs")]), times=times)
+    peer = bookie.connect(USER)
+    fencing = v2.encode_reads(1, np.array([-1]), v2.DO_FENCING, KEY)
+    for frames, adds_, reads_ in (
+        (reads(1, 1, 1), 0, 3),
+        (fencing, 0, 4),
+        (v2.encode_batch_read(1, 0, 1, 10, 1 << 10), 0, 5),
+        (adds(1, 0, [b"x"] * 2), 2, 5),
+    ):
+        assert set(statuses(bookie.ask(peer, frames))) == {Status.EUA}
+        times.fold()
+        assert (times.failed_adds.count(0), times.failed.count(READ_ENTRY)) == (adds_, reads_)
+    assert times.succeeded.count(READ_ENTRY) == 0
 
 
 def test_ledger_that_was_dropped_is_looked_up_again() -> None:

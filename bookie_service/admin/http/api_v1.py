@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.errors import BookKeeperError, ConfigurationError, TooManyRequests
 from bkspark.security.roles import Role
 from bkspark.tasks import start_kept
 from bookie_service.admin.http import jackson
@@ -276,7 +276,7 @@ def contained(call: Call) -> Call:
     async def answer(request: HttpRequest) -> HttpResponse:
         try:
             return await call(request)
-        except NotServing as error:
+        except (NotServing, TooManyRequests) as error:
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         except (Refused, ConfigurationError) as error:
             raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error

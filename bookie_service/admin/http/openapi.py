@@ -165,7 +165,9 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if endpoint.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": endpoint.body}}}
+        # A body without required members may be left out.
+        is_required = "required" in endpoint.body
+        operation["requestBody"] = {"required": is_required, "content": {"application/json": {"schema": endpoint.body}}}
     return operation
 
 

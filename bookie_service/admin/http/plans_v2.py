@@ -106,14 +106,16 @@ class PlanPaths:
     async def _drain(self, request: HttpRequest) -> object:
         bookie, body = request.query["bookie_id"], request.members()
         rate = body.get("bytes_per_s", 0)
+        if self._draining(bookie) is None:
+            # Without an operation, the plan would make the bookie read-only, and nothing would be copied.
+            self._operations.check_room()
         before: BookiePlan | None = await self._cluster.begin_drain(bookie, request.who, body.get("reason", ""), rate)
         if before is None:
             audit(request.who, f"drain bookie {bookie}", bookie=bookie)
         elif rate:
             audit(request.who, f"set the rate of the drain of bookie {bookie} to {rate}", bookie=bookie, rate=rate)
-        for each in self._operations.unfinished():
-            if each.kind == "drain" and each.subject == bookie:
-                return each.as_json()  # this process drains it already, with the new rate if one is given
+        if (running := self._draining(bookie)) is not None:
+            return running.as_json()  # this process drains it already, with the new rate if one is given
 
         async def run(operation: LongOperation) -> dict[str, object]:
             moved = await self._cluster.drain(
@@ -121,7 +123,13 @@ class PlanPaths:
             )
             return {"ledgers": moved}
 
-        operation = self._operations.begin("drain", bookie, request.who, "repair", run)
+        # A drain may wait for a writer for hours: it must not delay those of other bookies, nor repairs.
+        operation = self._operations.begin("drain", bookie, request.who, f"drain {bookie}", run)
         if before is not None:
             audit(request.who, f"continue to drain bookie {bookie}", bookie=bookie)
         return operation.as_json()
+
+    def _draining(self, bookie: str) -> LongOperation | None:
+        """Return the operation of this process that drains a bookie, or will; None: there is none."""
+        found = (each for each in self._operations.unfinished() if (each.kind, each.subject) == ("drain", bookie))
+        return next(found, None)

@@ -6,7 +6,7 @@ JSON keys: `kind`, `file`, `offset` and `length` (bytes, where the thing lies in
     journal       journal, previous, previous_end, bytes      record      record, count, synced
     ledger-key    ledger                                      fence       ledger
     explicit-lac  ledger, explicit_lac
-    entry         ledger, entry                               entry-log   log, version, map_offset, map_ledgers, bytes
+    entry         ledger, entry; value with --payloads        entry-log   log, version, map_offset, map_ledgers, bytes
     ledgers-map   log                                         padding     log
     index         ledger, generation, fenced, explicit_lac (only where there is one)
     header        ledger, fenced, explicit_lac (only where there is one); header-dropped: ledger
@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import numpy as np
 
@@ -108,10 +108,23 @@ class Counts:
         }
 
 
-def write_json(findings: Iterable[Finding], selection: Selection, out: TextIO) -> None:
-    """Write the selected findings of one file, one object per line."""
+class ShownPayloads(Protocol):
+    """Shows the payloads of entries."""
+
+    def added(self, row: Row) -> Row:
+        """Return a row with the payload, if it is that of an entry."""
+
+    def line(self, row: Row) -> str | None:
+        """Return the payload of a row as a line; None: the row is not that of an entry."""
+
+
+def write_json(
+    findings: Iterable[Finding], selection: Selection, out: TextIO, payloads: ShownPayloads | None = None
+) -> None:
+    """Write the selected findings of one file, one object per line; None: without payloads."""
     for finding in findings:
-        out.writelines(json.dumps(row) + "\n" for row in _rows(finding, selection))
+        rows = _rows(finding, selection)
+        out.writelines(json.dumps(row if payloads is None else payloads.added(row)) + "\n" for row in rows)
         # A reader of the output sees each run as soon as it was read.
         out.flush()
 
@@ -120,8 +133,10 @@ def write_row(row: Row, out: TextIO) -> None:
     print(json.dumps(row), file=out)
 
 
-def write_table(path: str, findings: Iterable[Finding], selection: Selection, out: TextIO) -> None:
-    """Write the selected findings of one file as a table under its name."""
+def write_table(
+    path: str, findings: Iterable[Finding], selection: Selection, out: TextIO, payloads: ShownPayloads | None = None
+) -> None:
+    """Write the selected findings of one file as a table under its name; None: without payloads."""
     print(f"{path}:", file=out)
     has_head = False
     for finding in findings:
@@ -130,6 +145,8 @@ def write_table(path: str, findings: Iterable[Finding], selection: Selection, ou
                 print(_COLUMNS.format("offset", "length", "kind", "checksum", "").rstrip(), file=out)
                 has_head = True
             print(_line(row), file=out)
+            if payloads is not None and (payload := payloads.line(row)) is not None:
+                print(f"  {payload}", file=out)
     if not has_head:
         print("  nothing of what was asked for", file=out)
 

@@ -98,11 +98,14 @@ class CachedSource:
         """How many bytes of the memory are lent. Reset by `begin`."""
         self._fetched: Fetched | None = None
         """The bytes that were fetched for this read, or None. Set by `begin`."""
+        self.has_used_fetched = False
+        """Whether this read has used them. Reset by `begin`."""
 
     def begin(self, fetched: Fetched | None = None) -> None:
         """Begin a read with the bytes that were fetched for it. Bytes returned before are no longer valid."""
         self._used = 0
         self._fetched = fetched
+        self.has_used_fetched = False
 
     def changing_bytes_at(self, file: File, size: int, offset: int) -> bytes | bytearray:
         there = min(size, max(0, file.size() - offset))
@@ -112,6 +115,7 @@ class CachedSource:
         wanted = FileRange(file.path, offset, size)
         if self._fetched is not None and self._fetched.place == wanted:
             # The bytes were cached a moment ago, or their file system cannot tell.
+            self.has_used_fetched = True
             return file.read(there, offset)
         raise NotCached(wanted)
 
@@ -120,6 +124,7 @@ class CachedSource:
         size = min(size, max(0, file.size() - offset))
         fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
         if fetched is not None:
+            self.has_used_fetched = True
             return fetched
         end = self._used + size
         view = self.memory[self._used : end] if end <= len(self.memory) else memoryview(bytearray(size))
@@ -135,6 +140,7 @@ class CachedSource:
             return None
         fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
         if fetched is not None:
+            self.has_used_fetched = True
             self.memory[begin:end] = fetched
         else:
             self._read(file, self.memory[begin:end], offset)

@@ -1,0 +1,124 @@
+"""Drains that operators begin by `/api/v2`, beside other long work of the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bkspark.ledger import Cluster
+from bkspark.metadata.bookie_plans import DRAIN
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.uri import MetadataUri
+from bkspark.security.roles import Role
+from bookie_service.admin.http.api_v2 import ApiV2
+from bookie_service.admin.http.messages import JSON, HttpError, HttpRequest
+from bookie_service.admin.http.routing import Routes
+from bookie_service.operation.long_operations import UNFINISHED_MAX, LongOperation, LongOperations
+from bookie_service.replication.cluster_commands import ClusterCommands
+from bookie_service.replication.options import AutoRecoveryOptions
+from tests.ledger.in_process import URI
+from tests.polling import until
+
+BOOKIES = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+
+
+class Api:
+    """The API of a process in a cluster whose bookies are registered, and do not exist."""
+
+    def __init__(self) -> None:
+        self.commands = ClusterCommands(URI, "here", AutoRecoveryOptions())
+        self.cluster = self.commands._cluster = Cluster(URI, tree=MemoryStore().session())
+        self.operations = LongOperations()
+        self.routes = Routes()
+        self.api = ApiV2(self.commands, self.operations)
+        self.api.add_to(self.routes)
+
+    async def drain(self, bookie: str) -> None:
+        path = f"/api/v2/cluster/bookies/{bookie}/drain"
+        await self.routes.answer(HttpRequest("POST", path, {}, b"{}", "amy", role=Role.OPERATE, content_type=JSON))
+
+    def running(self) -> list[str]:
+        return sorted(each.subject for each in self.operations.all() if each.state == "running")
+
+
+def run(test: Callable[[Api], Awaitable[Any]]) -> None:
+    async def running() -> None:
+        api = Api()
+        await BookieRegistry(await api.cluster.tree(), MetadataUri.parse(URI)).initialize_cluster()
+        registry = (await api.cluster.context()).registry
+        for number, bookie in enumerate(BOOKIES, 1):
+            await registry.register(bookie, BookieAddress("127.0.0.1", number))
+        try:
+            await test(api)
+        finally:
+            await api.operations.close()
+            await api.commands.close()
+
+    asyncio.run(running())
+
+
+def test_a_drain_that_waits_delays_no_drain_of_another_bookie() -> None:
+    """The second drain waited until the first one had ended, which may wait for a writer for hours. Its bookie was
+    read-only meanwhile, and nothing was copied."""
+
+    async def test(api: Api) -> None:
+        await api.drain(BOOKIES[0])
+        await api.drain(BOOKIES[1])
+        await until(lambda: api.running() == [*BOOKIES[:2]], "both drains to run")
+
+    run(test)
+
+
+async def for_ever(operation: LongOperation) -> dict[str, object]:
+    await asyncio.Event().wait()
+    raise AssertionError("the event is never set")
+
+
+def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
+    """It was answered 503, and its plan was stored: the bookie became read-only, and no process copied anything."""
+
+    async def test(api: Api) -> None:
+        for number in range(UNFINISHED_MAX):
+            api.operations.begin("recover", str(number), "amy", "repair", for_ever)
+        with pytest.raises(HttpError) as refused:
+            await api.drain(BOOKIES[0])
+        assert (refused.value.status, "run or wait" in refused.value.text) == (503, True)
+        assert await api.commands.plans() == []
+        # A drain that this process carries out already needs no more room, for example to get another rate.
+        await asyncio.sleep(0)
+        await api.operations.close()
+        await until(lambda: not api.operations.unfinished(), "the others to end")
+        await api.drain(BOOKIES[0])
+        for number in range(UNFINISHED_MAX - 1):
+            api.operations.begin("recover", str(number), "amy", "repair", for_ever)
+        await api.drain(BOOKIES[0])
+        assert [plan.kind for plan in await api.commands.plans()] == [DRAIN]
+
+    run(test)
+
+
+def test_description_requires_a_body_only_where_one_is_needed() -> None:
+    async def test(api: Api) -> None:
+        for endpoint in api.api.endpoints:
+            if endpoint.body is None:
+                continue
+            described = (await describe(api))["paths"][endpoint.path][endpoint.method.lower()]["requestBody"]
+            path = endpoint.path.replace("{bookie_id}", "127.0.0.1:9").replace("{ledger_id}", "1")
+            try:
+                await api.routes.answer(HttpRequest(endpoint.method, path, {}, role=Role.DESTROY))
+                is_missed = False
+            except HttpError as error:
+                is_missed = "the body lacks" in error.text
+            assert is_missed == described["required"], endpoint.path
+
+    run(test)
+
+
+async def describe(api: Api) -> Any:
+    return json.loads((await api.routes.answer(HttpRequest("GET", "/api/v2/openapi.json", {}, role=Role.READ))).body)
