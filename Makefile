@@ -137,7 +137,8 @@ lock: install
 	@command -v uv >/dev/null || { echo "missing: uv (pip install uv)" >&2; exit 1; }
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
 	$(LOCK) requirements/audit.in --output-file requirements/audit.txt
-	@for lock in bookie executor spark; do \
+	$(LOCK) requirements/kerberos-build.in --output-file requirements/kerberos-build.txt
+	@for lock in bookie executor spark kerberos; do \
 	  $(BIN)/python -m tests.supply_chain.locks $$lock.txt | $(LOCK) - --output-file requirements/$$lock.txt; done
 	$(LOCK) --extra demo --extra test --extra fuzz --extra deploy setup.cfg --output-file requirements/ci.txt
 

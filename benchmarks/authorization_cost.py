@@ -27,7 +27,7 @@ _RULES = "".join(f"certificate:CN=user{number} read,write log:log{number}\n" for
 _LEDGERS = range(100, 164)
 
 
-def _look_up(ledger_id: int, on_found: Callable[[Found], None]) -> None:
+def _look_up(ledger_id: int, on_found: Callable[[Found], None], asker: str) -> None:
     asyncio.get_running_loop().call_soon(on_found, LedgerFacts(ledger_id, "mine", master_key=KEY))
 
 

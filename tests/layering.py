@@ -189,6 +189,7 @@ PURE = (
     "bookie_service.network.connections",
     "bookie_service.network.deadlines",
     "bookie_service.network.response_encoders",
+    "bookie_service.network.tls_records",
     "bookie_service.storage.io.framed_entries",
     "bookie_service.cluster.ledger_shares",
     "bookie_service.gc.gc_policy",

@@ -10,6 +10,8 @@ import asyncio
 import ssl
 from typing import Any
 
+RECORDS_MAX = 80
+"""Records that are decrypted at once: small ones cost as much as large ones. As many full ones fill _RECEIVE_BYTES."""
 _RECEIVE_BYTES = 1024 * 1024
 
 
@@ -76,12 +78,18 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
             self._decrypt()
 
     def _decrypt(self) -> None:
-        """Pass all received bytes to the user, decrypted."""
+        """Pass received bytes to the user, decrypted: RECORDS_MAX records, and in later calls the others."""
+        records = RECORDS_MAX
         while (self._incoming.pending or self._tls.pending()) and not self._transport.is_closing():
+            if not records:
+                self._transport.pause_reading()
+                self.secured.get_loop().call_soon(self._go_on)
+                return
             space: Any = self._user.get_buffer(-1)
             filled, size, has_more = 0, len(space), True
             try:
-                while filled < size:
+                while filled < size and records:
+                    records -= 1
                     # With a buffer it returns the number of bytes.
                     got: Any = self._tls.read(size - filled, space[filled:])
                     if not got:
@@ -102,6 +110,11 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
                 self._user.buffer_updated(filled)
             if not has_more:
                 return
+
+    def _go_on(self) -> None:
+        # Reading goes on first: `_decrypt` may pause it again.
+        self._transport.resume_reading()
+        self._decrypt()
 
     def eof_received(self) -> bool:
         return False

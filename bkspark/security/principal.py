@@ -28,6 +28,14 @@ _SHORT_NAMES = {
     "userId": "UID",
 }
 """OpenSSL's names of attributes, and those of RFC 4514."""
+_FURTHER_SHORT_NAMES = {
+    "surname": "SN",
+    "givenName": "GN",
+    "jurisdictionCountryName": "jurisdictionC",
+    "jurisdictionLocalityName": "jurisdictionL",
+    "jurisdictionStateOrProvinceName": "jurisdictionST",
+}
+"""Names that RFC 4514 does not have, as OpenSSL's commands shorten them."""
 _ALTERNATIVES = {"URI": "URI", "DNS": "DNS", "IP Address": "IP", "email": "email"}
 """Python's kinds of alternative names, and how they are written here."""
 _SPECIAL = frozenset('"+,;<>\\=')
@@ -84,9 +92,16 @@ def short_name(attribute: str) -> str:
 
 
 def subject_name(subject: Subject) -> str:
-    """Return a subject as RFC 4514 writes it, and Java, too: the last relative name first, "" for an empty one."""
-    relative = ["+".join(f"{short_name(key)}={_escaped(value)}" for key, value in part) for part in subject]
+    """Return a subject as RFC 4514 writes it: the last relative name first, "" for an empty one.
+
+    Attributes that the RFC does not name have OpenSSL's short names.
+    """
+    relative = ["+".join(f"{_shown_name(key)}={_escaped(value)}" for key, value in part) for part in subject]
     return ",".join(reversed(relative))
+
+
+def _shown_name(attribute: str) -> str:
+    return _FURTHER_SHORT_NAMES.get(attribute) or short_name(attribute)
 
 
 def _escaped(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
 from bkspark.tls import names
+from bkspark.tls.finite_field import FFDHE2048, has_finite_field
 from bkspark.tls.options import TlsOptions
-from bkspark.tls.stores import files_of, use_own_certificate, use_trusted_certificates
+from bkspark.tls.stores import files_of, memory_file, use_own_certificate, use_trusted_certificates
 from bkspark.wall_clock import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,45 @@ def has_expired(tls: ssl.SSLObject) -> bool:
     if not certificate:
         return False
     return ssl.cert_time_to_seconds(str(certificate["notAfter"])) * 1000 < wall_clock_ms()
+
+
+class _ClientContext(ssl.SSLContext):
+    """A client's context. A host name may be absolute, with a dot at its end, which names in certificates lack.
+
+    Java's clients leave the dot out, too.
+    """
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return super().wrap_bio(incoming, outgoing, server_side, _without_dot(server_hostname), session)
+
+    def wrap_socket(
+        self,
+        sock: socket.socket,
+        server_side: bool = False,
+        do_handshake_on_connect: bool = True,
+        suppress_ragged_eofs: bool = True,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLSocket:
+        return super().wrap_socket(
+            sock,
+            server_side,
+            do_handshake_on_connect,
+            suppress_ragged_eofs,
+            _without_dot(server_hostname),
+            session,
+        )
+
+
+def _without_dot(host: str | bytes | None) -> str | bytes | None:
+    return host.removesuffix(".") if isinstance(host, str) else host
 
 
 class TlsContext:
@@ -57,7 +98,10 @@ class TlsContext:
 
     def _make(self) -> ssl.SSLContext:
         options = self.options
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self._is_server else ssl.PROTOCOL_TLS_CLIENT)
+        if self._is_server:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        else:
+            context = _ClientContext(ssl.PROTOCOL_TLS_CLIENT)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
         self._limit_versions(context)
         if self._is_server:
@@ -90,3 +134,6 @@ class TlsContext:
                 raise ConfigurationError(
                     f"tlsEnabledCipherSuites={','.join(suites)}: OpenSSL has none of these"
                 ) from None
+        if self._is_server and has_finite_field(ciphers):
+            with memory_file(FFDHE2048) as path:
+                context.load_dh_params(path)

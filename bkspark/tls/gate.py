@@ -6,7 +6,8 @@ complete handshakes, or begin very many, cost little:
 * a handshake ends within `handshake_s`, or its connection is closed;
 * at most `handshakes` are unfinished, and a quarter of them from one address. Above that the oldest is closed, if
   possible one from the same address;
-* one handshake begins every `PACE_S`, because each costs the event loop up to some milliseconds of processor time.
+* one handshake begins every `PACE_S`, because each costs the event loop up to some milliseconds of processor time;
+* RECEIVE_BYTES are decrypted at once, because small records cost as much as large ones, and a peer may send very many.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 PACE_S = 0.01
 CLOSING_S = 2.0
 """How long a closing connection waits for the peer to end TLS."""
+RECEIVE_BYTES = 16 * 1024
+"""Ciphertext that is received at once: some hundred records at most. asyncio's own limit is 256 KiB."""
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 
@@ -90,8 +93,11 @@ class TlsGate:
                 return
 
     async def _shake_hands(self, arrival: _Arrival) -> None:
+        loop = asyncio.get_running_loop()
+        # `start_tls` has put its protocol in place by then, and receives nothing before.
+        loop.call_soon(arrival.receive_little)
         try:
-            transport = await asyncio.get_running_loop().start_tls(
+            transport = await loop.start_tls(
                 arrival.transport,
                 arrival,
                 self._context.current(),
@@ -151,6 +157,12 @@ class _Arrival(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._early.append(data)
 
+    def receive_little(self) -> None:
+        """Give the present protocol of the connection RECEIVE_BYTES at once."""
+        protocol = self.transport.get_protocol()
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        self.transport.set_protocol(_Little(protocol))
+
     def abort(self) -> None:
         """Close the connection."""
         self.transport.abort()
@@ -162,3 +174,28 @@ class _Arrival(asyncio.Protocol):
         protocol.connection_made(transport)
         for data in self._early:
             protocol.data_received(data)
+
+
+class _Little(asyncio.BufferedProtocol):
+    """Passes everything to another protocol, at most RECEIVE_BYTES at once."""
+
+    def __init__(self, protocol: asyncio.BufferedProtocol) -> None:
+        self._protocol = protocol
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._protocol.get_buffer(sizehint))[:RECEIVE_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._protocol.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._protocol.connection_lost(error)

@@ -48,7 +48,7 @@ def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
     if kind is StoreType.PKCS12:
         key, chain = _open_pkcs12(content, path, "tlsKeyStore", password.strip(), options.key_store_password_path)
         _check_validity(chain, path)
-        with _secret_file(key + chain) as name:
+        with memory_file(key + chain) as name:
             _load_pair(context, name, None, [b""], path, None)
         return
     chain_path = options.certificate_path
@@ -86,6 +86,24 @@ def use_trusted_certificates(context: ssl.SSLContext, options: TlsOptions) -> No
         raise ConfigurationError(f"tlsTrustStore={path}: a certificate cannot be read ({_reason(error)})") from None
     # A trusted certificate is an anchor even if it is not a CA's, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+@contextlib.contextmanager
+def memory_file(content: bytes) -> Iterator[str]:
+    """Yield the name of a temporary file that only this user can read, in memory if the system supports that."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("bkspark-key", os.MFD_CLOEXEC)
+        try:
+            os.write(handle, content)
+            yield f"/proc/self/fd/{handle}"
+        finally:
+            os.close(handle)
+        return
+    # Its mode is 0600, and it is removed at the end.
+    with tempfile.NamedTemporaryFile(prefix="bkspark-") as file:
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 def files_of(options: TlsOptions) -> list[str]:
@@ -188,24 +206,6 @@ def _has_issued(issuer: Certificate, certificate: Certificate) -> bool:
         # The names are right. The peer decides whether it accepts the signature.
         return True
     return True
-
-
-@contextlib.contextmanager
-def _secret_file(content: bytes) -> Iterator[str]:
-    """Yield the name of a temporary file that only this user can read, in memory if the system supports that."""
-    if hasattr(os, "memfd_create"):
-        handle = os.memfd_create("bkspark-key", os.MFD_CLOEXEC)
-        try:
-            os.write(handle, content)
-            yield f"/proc/self/fd/{handle}"
-        finally:
-            os.close(handle)
-        return
-    # Its mode is 0600, and it is removed at the end.
-    with tempfile.NamedTemporaryFile(prefix="bkspark-") as file:
-        file.write(content)
-        file.flush()
-        yield file.name
 
 
 def _password(path: str | None, key: str) -> bytes:

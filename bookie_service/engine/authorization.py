@@ -89,8 +89,9 @@ class Verdict(enum.Enum):
 ALLOWED = Verdict.ALLOWED
 """A constant of the module, because looking up a member of an enum is slow."""
 Found = LedgerFacts | Unfound
-LookUp = Callable[[int, Callable[[Found], None]], None]
-"""Looks a ledger up and calls back with the result, in a later call. The look-up begins after the call."""
+LookUp = Callable[[int, Callable[[Found], None], str], None]
+"""Looks a ledger up for an address or a principal, which take turns, and calls back with the result, in a later call.
+The look-up begins after the call."""
 
 
 class RightsClient(Hashable, Protocol):
@@ -343,7 +344,7 @@ class ConnectionRights:
                 return
             if ledger_id not in self._looked_up and self._verdict(needed, ledger_id) is Verdict.WAIT:
                 self._looked_up.add(ledger_id)
-                self._authorization.look_up(ledger_id, self._on_found(ledger_id))
+                self._authorization.look_up(ledger_id, self._on_found(ledger_id), self._client.address)
 
     def _on_found(self, ledger_id: int) -> Callable[[Found], None]:
         def on_found(found: Found) -> None:

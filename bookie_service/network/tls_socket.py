@@ -2,9 +2,10 @@
 
 START_TLS puts a `TlsSocket` in place of the connection's socket. Until the handshake is complete there is nothing to
 receive or send. `recv_into` decrypts into the receive buffer. What does not fit stays here, at most two records;
-`holds_received` reports it, because a selector cannot. `send` and `sendmsg` encrypt pieces of `PIECE_BYTES`. A piece
-counts as sent when the socket has taken all of its ciphertext. Until then the next call must begin with the same bytes,
-as those of `SendBuffer` do.
+`holds_received` reports it, because a selector cannot. One call decrypts at most RECORDS_MAX records: small records
+cost as much as large ones, and a peer may send very many. The others stay in the kernel. `send` and `sendmsg` encrypt
+pieces of `PIECE_BYTES`. A piece counts as sent when the socket has taken all of its ciphertext. Until then the next
+call must begin with the same bytes, as those of `SendBuffer` do.
 
 Before the handshake a client may send AUTH messages in clear: Apache's clients with SASL send the first one together
 with START_TLS. Such messages are received as if they had come inside TLS. Any other bytes in clear are an error.
@@ -25,9 +26,12 @@ from bkspark.tls.failures import why_failed
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.start_tls import is_auth_request
 from bookie_service.engine.responses import Parts
+from bookie_service.network.tls_records import RecordEnds
 
 PIECE_BYTES = 64 * 1024
 """This many bytes are encrypted at once: four records."""
+RECORDS_MAX = 80
+"""Records that are decrypted at once. A window of `memory_budget` has 64 full ones."""
 HANDSHAKE_BYTES_MAX = 64 * 1024
 """Ciphertext that a peer may send until the handshake is complete. Certificate chains have a few KiB."""
 CLEAR_BYTES_MAX = 64 * 1024
@@ -75,6 +79,10 @@ class TlsSocket:
         self._on_secured = on_secured
         """Called once the handshake is complete. `close` replaces it."""
         self._incoming = ssl.MemoryBIO()
+        self._ends = RecordEnds()
+        """Where the records that were received for decryption end."""
+        self._is_behind = False
+        """Whether the last call left whole records in `_incoming`."""
         self._outgoing = ssl.MemoryBIO()
         self._context = context
         self._tls: Any = None
@@ -133,30 +141,40 @@ class TlsSocket:
         if self._clear:
             return self._take_clear(space)
         held = self._incoming.pending
-        # Rarely more than fits, so received bytes are nearly always decrypted at once.
-        self._receive(max(len(space) - held, _RECORD_BYTES) if held < _RECORD_BYTES else 0)
+        if not self._is_behind and not self._has_ended and held < _RECORD_BYTES:
+            # Rarely more than fits, so received bytes are nearly always decrypted at once.
+            self._receive(max(len(space) - held, _RECORD_BYTES))
         return self._decrypt(space)
 
-    def _receive(self, most: int) -> int:
+    def _receive(self, most: int) -> None:
         """Receive ciphertext, if there is any."""
-        if not most or self._has_ended:
-            return 0
-        view = memoryview(_scratch)
-        try:
-            size = self._socket.recv_into(view[:most])
-        except (BlockingIOError, InterruptedError):
-            return 0
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            self._has_ended = not self._receive_records(most)
+
+    def _receive_records(self, most: int) -> int:
+        """Receive at most `most` bytes and RECORDS_MAX records; return how many bytes. 0: the peer has closed its side.
+
+        Raises:
+            BlockingIOError: there are no bytes.
+            OSError: the connection is broken.
+        """
+        view = memoryview(_scratch)[:most]
+        size = self._socket.recv_into(view, 0, socket.MSG_PEEK)
         if size:
+            size = self._socket.recv_into(view[: self._ends.take(view[:size], RECORDS_MAX)])
             self._incoming.write(view[:size])
-        else:
-            self._has_ended = True
         return size
 
     def _decrypt(self, space: memoryview) -> int:
-        """Decrypt received records one by one, as far as there is space."""
-        filled, size = 0, len(space)
+        """Decrypt received records one by one, as far as there is space, at most RECORDS_MAX."""
+        filled, size, records = 0, len(space), 0
+        self._is_behind = False
         try:
             while filled < size:
+                if records == RECORDS_MAX:
+                    self._is_behind = True
+                    break
+                records += 1
                 got: int = self._tls.read(size - filled, space[filled:])
                 if not got:
                     self._has_ended = True
@@ -218,12 +236,17 @@ class TlsSocket:
     def _receive_handshake(self) -> bool:
         """Receive bytes; return whether some of them belong to the handshake."""
         room = min(HANDSHAKE_BYTES_MAX - self._handshake_bytes, _RECORD_BYTES)
-        received = self._socket.recv_into(memoryview(_scratch)[:room])
+        if not self._has_begun and not self._clear:
+            first = self._socket.recv(1, socket.MSG_PEEK)
+            self._has_begun = first == bytes((_HANDSHAKE_RECORD,))
+        is_clear = not self._has_begun
+        if is_clear:
+            received = self._socket.recv_into(memoryview(_scratch)[:room])
+        else:
+            received = self._receive_records(room)
         if not received:
             raise TlsFailure("the TLS handshake failed: the peer left before it was complete")
-        if self._has_begun:
-            self._incoming.write(memoryview(_scratch)[:received])
-        else:
+        if is_clear:
             self._take_before_handshake(bytes(_scratch[:received]))
         self._handshake_bytes += received
         return self._has_begun
@@ -235,9 +258,8 @@ class TlsSocket:
         while at < len(self._clear):
             first = self._clear[at]
             if first == _HANDSHAKE_RECORD:
-                self._incoming.write(self._clear[at:])
+                self._begin_handshake(bytes(self._clear[at:]))
                 del self._clear[at:]
-                self._has_begun = True
                 return
             if first != _FRAME:
                 raise TlsFailure("the TLS handshake failed: what follows START_TLS is not a handshake")
@@ -253,6 +275,14 @@ class TlsSocket:
                 raise TlsFailure(f"more than {CLEAR_MESSAGES_MAX} AUTH messages came in clear after START_TLS")
         if len(self._clear) > CLEAR_BYTES_MAX:
             raise TlsFailure(f"more than {CLEAR_BYTES_MAX} bytes came in clear after START_TLS")
+
+    def _begin_handshake(self, received: bytes) -> None:
+        if len(received) > HANDSHAKE_BYTES_MAX:
+            raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes")
+        if self._ends.take(memoryview(received), RECORDS_MAX) < len(received):
+            raise TlsFailure(f"the TLS handshake failed: it begins with more than {RECORDS_MAX} records")
+        self._incoming.write(received)
+        self._has_begun = True
 
     # ---- sending ----
 

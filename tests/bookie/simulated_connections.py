@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -131,13 +132,18 @@ class SimulatedSocket:
     def getpeername(self) -> tuple[str, int]:
         return ("10.0.0.1", 1)
 
-    def recv_into(self, buffer: memoryview) -> int:
+    def recv(self, size: int, flags: int = 0) -> bytes:
         if not self.received:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        size = min(len(buffer), len(self.received))
-        buffer[:size] = self.received[:size]
-        del self.received[:size]
-        return size
+        found = bytes(self.received[:size])
+        if not flags & socket.MSG_PEEK:
+            del self.received[:size]
+        return found
+
+    def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0) -> int:
+        found = self.recv(size or len(buffer), flags)
+        buffer[: len(found)] = found
+        return len(found)
 
     def send(self, data: bytes | memoryview) -> int:
         size = min(len(data), self.takes)

@@ -39,7 +39,7 @@ class Metadata:
         self._held: deque[Callable[[], None]] = deque()
         self.loop: SteppedLoop
 
-    def look_up(self, ledger_id: int, on_found: Callable[[Found], None]) -> None:
+    def look_up(self, ledger_id: int, on_found: Callable[[Found], None], asker: str) -> None:
         self.asked.append(ledger_id)
 
         def answer() -> None:

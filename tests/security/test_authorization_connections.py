@@ -110,7 +110,7 @@ def test_ledger_that_was_dropped_is_looked_up_again_for_every_connection() -> No
 
 def test_who_hears_of_new_rules_finds_them_in_force() -> None:
     found: list[Rules] = []
-    authorization = Authorization(Rules(()), lambda ledger_id, on_found: None, lambda refused: None)
+    authorization = Authorization(Rules(()), lambda ledger_id, on_found, asker: None, lambda refused: None)
     authorization.on_change = lambda: found.append(authorization.rules)
     rules = parse_rules(b"token:user read *")
     authorization.set_rules(rules)

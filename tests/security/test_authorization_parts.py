@@ -46,6 +46,7 @@ from tests.security.sasl_serving import USER as SASL_USER
 from tests.security.tls_serving import TlsPeer, listener, trusting
 
 USER = Principal("user", "token")
+HOST, OTHER_HOST = "10.0.0.1", "10.0.0.2"
 
 
 # ---- look-ups ----
@@ -91,10 +92,10 @@ def with_lookups(test: Callable[[HeldView, LedgerLookups, list[tuple[int, Found]
 def test_ledger_is_looked_up_once_for_all_that_ask_together() -> None:
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
         for number in range(3):
-            lookups.look_up(7, lambda answer, number=number: found.append((number, answer)))  # type: ignore[misc]
+            lookups.look_up(7, lambda answer, number=number: found.append((number, answer)), HOST)  # type: ignore[misc]
         await settled()
         # This one asks while the look-up runs: that the ledger exists is true for it, too.
-        lookups.look_up(7, lambda answer: found.append((9, answer)))
+        lookups.look_up(7, lambda answer: found.append((9, answer)), HOST)
         facts = LedgerFacts(7)
         await view.answer(7, facts)
         assert found == [(0, facts), (1, facts), (2, facts), (9, facts)]
@@ -107,9 +108,9 @@ def test_request_during_a_look_up_does_not_share_the_result_that_the_ledger_is_m
     """The ledger may have been created after the look-up read."""
 
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
-        lookups.look_up(7, lambda answer: found.append((0, answer)))
+        lookups.look_up(7, lambda answer: found.append((0, answer)), HOST)
         await settled()
-        lookups.look_up(7, lambda answer: found.append((1, answer)))
+        lookups.look_up(7, lambda answer: found.append((1, answer)), HOST)
         await view.answer(7, None)
         assert found == [(0, Unfound.ABSENT)]
         assert view.asked == [7, 7]
@@ -122,11 +123,30 @@ def test_request_during_a_look_up_does_not_share_the_result_that_the_ledger_is_m
 def test_few_look_ups_run_at_once() -> None:
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
         for ledger_id in range(LOOKUPS_AT_ONCE + 5):
-            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)))
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)), HOST)
         await settled()
         assert view.asked == list(range(LOOKUPS_AT_ONCE))
         await view.answer(3, None)
         assert view.asked == list(range(LOOKUPS_AT_ONCE + 1))
+
+    with_lookups(test)
+
+
+def test_host_that_asks_for_very_many_ledgers_does_not_delay_another_one() -> None:
+    """Also if the first host has asked for the ledger of the other one, to make it wait."""
+
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        for ledger_id in range(10 * LOOKUPS_AT_ONCE):
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)), HOST)
+        theirs = (9999, 10 * LOOKUPS_AT_ONCE - 1)
+        for ledger_id in theirs:
+            lookups.look_up(ledger_id, lambda answer: found.append((1, answer)), OTHER_HOST)
+        await settled()
+        for ledger_id in range(4):
+            await view.answer(ledger_id, None)
+        assert set(theirs) < set(view.asked[LOOKUPS_AT_ONCE:])
+        await view.answer(theirs[1], LedgerFacts(theirs[1]))
+        assert found[4:] == [(0, LedgerFacts(theirs[1])), (1, LedgerFacts(theirs[1]))]
 
     with_lookups(test)
 
@@ -140,10 +160,10 @@ def test_defect_in_one_request_that_waits_is_logged_and_the_others_are_answered(
         raise ValueError("a defect")
 
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
-        lookups.look_up(7, fail)
-        lookups.look_up(7, lambda answer: found.append((1, answer)))
+        lookups.look_up(7, fail, HOST)
+        lookups.look_up(7, lambda answer: found.append((1, answer)), HOST)
         for ledger_id in range(8, LOOKUPS_AT_ONCE + 8):
-            lookups.look_up(ledger_id, lambda answer: found.append((2, answer)))
+            lookups.look_up(ledger_id, lambda answer: found.append((2, answer)), HOST)
         await settled()
         await view.answer(7, LedgerFacts(7))
         assert found == [(1, LedgerFacts(7))]
@@ -158,7 +178,7 @@ def test_defect_in_one_request_that_waits_is_logged_and_the_others_are_answered(
 def test_no_request_is_answered_after_the_look_ups_are_closed() -> None:
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
         for ledger_id in range(LOOKUPS_AT_ONCE + 1):
-            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)))
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)), HOST)
         await settled()
         lookups.close()
         for ledger_id in (3, 4):
@@ -175,7 +195,7 @@ def test_no_request_is_answered_after_the_look_ups_are_closed() -> None:
 @pytest.mark.parametrize("error", [MetadataError("the session is gone"), ValueError("a defect")], ids=str)
 def test_failed_look_up_says_that_nothing_is_known(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
-        lookups.look_up(7, lambda answer: found.append((0, answer)))
+        lookups.look_up(7, lambda answer: found.append((0, answer)), HOST)
         await settled()
         await view.answer(7, error)
         assert found == [(0, Unfound.UNKNOWN)]
@@ -187,7 +207,7 @@ def test_failed_look_up_says_that_nothing_is_known(error: Exception, caplog: pyt
 def test_look_up_that_takes_too_long_says_that_nothing_is_known() -> None:
     async def run() -> None:
         answered: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        LedgerLookups(HeldView(), seconds_max=0.01).look_up(7, answered.set_result)
+        LedgerLookups(HeldView(), seconds_max=0.01).look_up(7, answered.set_result, HOST)
         assert await answered is Unfound.UNKNOWN
 
     asyncio.run(run())
@@ -369,7 +389,7 @@ def test_refusal_is_a_line_with_client_request_and_reason(caplog: pytest.LogCapt
 
 
 def authorization_with(rules: object, known: dict[int, Found] | None = None) -> Authorization:
-    def look_up(ledger_id: int, on_found: Callable[[Found], None]) -> None:
+    def look_up(ledger_id: int, on_found: Callable[[Found], None], asker: str) -> None:
         asyncio.get_running_loop().call_soon(on_found, (known or {}).get(ledger_id, Unfound.ABSENT))
 
     parsed = parse_rules(rules.encode()) if isinstance(rules, str) else rules
@@ -410,7 +430,7 @@ def test_http_request_whose_right_is_withdrawn_while_its_ledger_is_looked_up_is_
     async def run() -> None:
         asked: list[Callable[[Found], None]] = []
         authorization = Authorization(
-            parse_rules(b"token:user read log:mine"), lambda _, on_found: asked.append(on_found), log_refusal
+            parse_rules(b"token:user read log:mine"), lambda _, on_found, asker: asked.append(on_found), log_refusal
         )
         request = HttpRequest("GET", "/api/v2/ledgers/1", {"ledger_id": "1"}, principal=USER, role=Role.DESTROY)
         permitted = asyncio.ensure_future(HttpPermit(authorization)("/api/v2/ledgers/{ledger_id}", request))

@@ -5,8 +5,10 @@ The contexts of both sides shake hands in memory, so each case takes some millis
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bkspark.errors import ConfigurationError
+from bkspark.security.principal import Principal, principal_of_certificate
 from bkspark.tls import contexts
 from bkspark.tls.contexts import TlsContext, has_expired
 from bkspark.tls.options import TlsOptions
@@ -239,6 +242,52 @@ def test_name_of_a_bookie_is_compared_with_all_of_its_alternative_names(
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         shake_hands(server, trusting(root), host)
     shake_hands(server, trusting(root, verify_host_name=False), host)
+
+
+def test_dot_at_the_end_of_an_absolute_name_is_not_compared_as_in_java(root: Authority) -> None:
+    """`advertisedAddress` may be `bookie-0.bookies.svc.cluster.local.`; names in certificates have no such dot."""
+    server = showing(root.issue("bookie", ["bookie-0.example.org"]).pem())
+    shake_hands(server, trusting(root), "bookie-0.example.org.")
+    for host in ("bookie-1.example.org.", "bookie-0.example.org..", "bookie-0.example.", "."):
+        with pytest.raises((ssl.SSLCertVerificationError, ValueError)):
+            shake_hands(server, trusting(root), host)
+
+
+def test_socket_compares_an_absolute_name_in_the_same_way(root: Authority) -> None:
+    """As a connection to ZooKeeper or to the HTTP of a bookie does."""
+    server = showing(root.issue("bookie", ["bookie-0.example.org"]).pem())
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as threads:
+        served = threads.submit(server.wrap_socket, theirs, server_side=True)
+        with trusting(root).wrap_socket(ours, server_hostname="bookie-0.example.org.") as asking:
+            assert asking.getpeercert()["subjectAltName"] == (("DNS", "bookie-0.example.org"),)  # type: ignore[index]
+        served.result().close()
+
+
+@pytest.mark.parametrize(
+    ("subject", "exception"),
+    [
+        ("/C=DE/ST=Bayern/L=Hof/O=Bü GmbH/OU=etl/CN=bücher", None),
+        ("/DC=org/DC=example/UID=7/CN=日本", None),
+        ("/SN=Smith/GN=Ann/serialNumber=5/title=t/emailAddress=a@b.example/CN= x ", None),
+        ("/businessCategory=b/jurisdictionL=l/jurisdictionST=s/jurisdictionC=DE/CN=#1", None),
+        ("/CN=a=b", r"CN=a\=b"),
+        ("/O=x/CN=a+UID=b", "CN=a+UID=b,O=x"),
+    ],
+)
+def test_principal_is_the_subject_as_the_command_in_the_documentation_prints_it(
+    tmp_path: Path, subject: str, exception: str | None
+) -> None:
+    """docs/security.md, section "Authorization", also names the two exceptions."""
+    key, chain = str(tmp_path / "x.key"), str(tmp_path / "x.pem")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made = ["openssl", "req", "-x509", *curve, "-days", "9", "-utf8", "-subj", subject, "-keyout", key, "-out", chain]
+    subprocess.run(made, check=True, capture_output=True, timeout=60)
+    shown = ["openssl", "x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb,utf8", "-in", chain]
+    printed = subprocess.run(shown, check=True, capture_output=True, timeout=60, text=True).stdout
+    _, asking = shake_hands(showing((key, chain)), trusting(chain, verify_host_name=False))
+    expected = exception or printed.removeprefix("subject=").removesuffix("\n")
+    assert principal_of_certificate(asking.getpeercert()) == Principal(expected, "certificate")
 
 
 def test_common_name_counts_only_without_alternative_names_as_in_java(root: Authority) -> None:

@@ -33,7 +33,13 @@ def password(tmp_path: Path) -> str:
 
 def shown_by(server: ssl.SSLContext, authority: Authority) -> bytes:
     """Return the certificate that a handshake with a server's context shows, as DER."""
-    client = ssl.create_default_context(cafile=authority.pem)
+    certificate = shown_to(ssl.create_default_context(cafile=authority.pem), server).getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def shown_to(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLObject:
+    """Return the client's end after a handshake in memory."""
     ends = [ssl.MemoryBIO() for _ in range(4)]
     to_server, from_server, to_client, from_client = ends
     one = server.wrap_bio(to_server, from_server, server_side=True)
@@ -44,9 +50,7 @@ def shown_by(server: ssl.SSLContext, authority: Authority) -> bytes:
                 side.do_handshake()
             to_server.write(from_client.read())
             to_client.write(from_server.read())
-    certificate = other.getpeercert(binary_form=True)
-    assert certificate is not None
-    return certificate
+    return other
 
 
 def der(leaf: Leaf) -> bytes:
@@ -282,6 +286,19 @@ def test_cipher_suites_have_javas_names(leaf: Leaf) -> None:
     assert context.maximum_version is ssl.TLSVersion.TLSv1_2, "no suite of TLS 1.3 is named"
     names = [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"]
     assert names == ["ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"]
+
+
+def test_bookie_serves_suites_with_ephemeral_diffie_hellman_over_a_finite_field(tmp_path: Path) -> None:
+    """Java's servers bring their own group. Without one a bookie with such suites alone would serve no client."""
+    key, chain = tmp_path / "rsa.key", tmp_path / "rsa.pem"
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "9", "-subj", "/CN=bookie", "-addext"]
+    files = ["subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(chain)]
+    subprocess.run(["openssl", *words, *files], check=True, capture_output=True, timeout=60)
+    suites = ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384",)
+    serving = TlsOptions(key_store=str(key), certificate_path=str(chain), cipher_suites=suites)
+    asking = TlsOptions(trust_store=str(chain), cipher_suites=suites)
+    shown = shown_to(TlsContext(asking, is_server=False).current(), TlsContext(serving, is_server=True).current())
+    assert shown.cipher() == ("DHE-RSA-AES256-GCM-SHA384", "TLSv1.2", 256)
 
 
 # ---- reload ----

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bkspark.tls.contexts import TlsContext
-from bkspark.tls.gate import TlsGate
+from bkspark.tls.gate import RECEIVE_BYTES, TlsGate
 from tests.security.certificates import Authority, of_bookie
+from tests.security.tls_serving import trusting
 
 WAIT_S = 30.0
+SMALLEST_RECORD_BYTES = 5 + 1 + 1 + 16
+"""Header, one byte, its kind, and the tag of TLS 1.3."""
 
 
 @dataclass
@@ -75,6 +78,43 @@ def test_beyond_the_limit_of_all_the_oldest_one_ends(tmp_path: Path) -> None:
         assert [each.at_eof() for each in peers] == [True] + [False] * 4
 
     run(tmp_path, test, handshakes=4)
+
+
+class Sizes(asyncio.Protocol):
+    """Notes how many bytes come at once."""
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+        self.is_over = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.found.append(len(data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_over.set_result(exc)
+
+
+def test_little_is_decrypted_at_once_however_small_the_records_are(tmp_path: Path) -> None:
+    """HTTP has the event loop of the bookie. A record of one byte costs as much as one of a KiB."""
+    count = 20_000
+
+    async def run() -> None:
+        authority = Authority(tmp_path)
+        gate = TlsGate(TlsContext(of_bookie(authority.issue("bookie")), is_server=True), 600.0, 8)
+        sizes = Sizes()
+        server = await asyncio.get_running_loop().create_server(lambda: gate.protocol(lambda: sizes), "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(authority))
+            for _ in range(count):
+                writer.write(b"x")
+            writer.close()
+            await sizes.is_over
+        assert sum(sizes.found) == count
+        # A record that had begun may end in it.
+        assert max(sizes.found) <= RECEIVE_BYTES // SMALLEST_RECORD_BYTES + 1
+
+    asyncio.run(run())
 
 
 def test_handshakes_end_with_the_gate(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _TIMEOUT_S = 300
 
 def main(pip_audit: str) -> int:
     """Ask about each lock file, print what is known, and return the exit code."""
-    codes = [judge(lock, *_asked(pip_audit, lock)) for lock in ("build.txt", *EXTRAS_OF_LOCKS)]
+    codes = [judge(lock, *_asked(pip_audit, lock)) for lock in ("build.txt", "kerberos-build.txt", *EXTRAS_OF_LOCKS)]
     return FOUND if FOUND in codes else max(codes)
 
 

@@ -23,6 +23,7 @@ ALLOWED = frozenset(
         "BSD-2-Clause",
         "BSD-3-Clause",
         "CC0-1.0",
+        "ISC",
         "MIT",
         "MIT-0",
         "MIT-CMU",
@@ -41,6 +42,8 @@ EXCEPTIONS = {
 NOT_IN_METADATA = {
     "atheris": "Apache-2.0",
     "colorama": "BSD-3-Clause",
+    "decorator": "BSD-2-Clause",
+    "gssapi": "ISC",
     "matplotlib": "PSF-2.0",
 }
 """Licences of packages whose metadata name none, or which are not installed on every system."""
@@ -92,7 +95,8 @@ def installations() -> dict[str, str]:
     for installation in _INSTALLATIONS:
         for requirement in locks.required(() if installation == "client" else (installation,)):
             _add(requirement, installation, found)
-    return found
+    # It needs Kerberos's headers, so this environment may lack it.
+    return found | {locked.name: "kerberos" for locked in locks.read("kerberos.txt") if locked.name not in found}
 
 
 def _add(requirement: Requirement, installation: str, found: dict[str, str]) -> None:

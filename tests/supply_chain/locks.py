@@ -18,6 +18,7 @@ EXTRAS_OF_LOCKS: dict[str, tuple[str, ...]] = {
     "executor.txt": ("spark",),
     "spark.txt": ("spark",),
     "ci.txt": ("demo", "test", "fuzz", "deploy"),
+    "kerberos.txt": ("kerberos",),
 }
 """Lock files made from setup.cfg, and the extras that each of them installs."""
 PROVIDED = {"executor.txt": frozenset({"pyspark"})}

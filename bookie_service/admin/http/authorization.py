@@ -53,7 +53,7 @@ class HttpPermit:
         rules = self._authorization.rules.of(request.principal)
         if rules.everywhere & READ:
             return
-        found = await self._found(ledger_id) if rules.ever & READ else None
+        found = await self._found(ledger_id, str(request.principal)) if rules.ever & READ else None
         if found is Unfound.UNKNOWN:
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, Unfound.UNKNOWN.value)
         # Checked again, because the rules may have changed meanwhile.
@@ -61,7 +61,7 @@ class HttpPermit:
         if not isinstance(found, LedgerFacts) or not rules.rights(found) & READ:
             self._refuse(request, READ, ledger_id, found.value if isinstance(found, Unfound) else NO_RULE)
 
-    async def _found(self, ledger_id: int) -> Found:
+    async def _found(self, ledger_id: int, principal: str) -> Found:
         known = self._authorization.facts(ledger_id)
         if known is not None:
             return known
@@ -71,7 +71,7 @@ class HttpPermit:
             if not answer.done():
                 answer.set_result(found)
 
-        self._authorization.look_up(ledger_id, on_found)
+        self._authorization.look_up(ledger_id, on_found, principal)
         return await answer
 
     def _refuse(self, request: HttpRequest, needed: int, ledger_id: int | None, why: str) -> None:
