@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 
@@ -37,13 +37,14 @@ from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.forces import Forces, WaitingForce
+from bookie_service.engine.journal_records import fence_record, key_record, lac_record
 from bookie_service.engine.long_polls import LongPolls
-from bookie_service.engine.new_ledgers import NewLedgers
+from bookie_service.engine.new_ledgers import BEGUN_LEDGERS, NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
+from bookie_service.engine.shares import Shares
 from bookie_service.engine.turns import Turns
 from bookie_service.engine.waiting_replies import WaitingReply, clients_of
-from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.metrics.requests import SINGLES_MAX, RequestTimes
@@ -97,6 +98,8 @@ class Bookie:
         self._adds_in_flight = 0
         """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
+        self._begun = Shares(BEGUN_LEDGERS)
+        """Places of unknown ledgers that fences and explicit LACs begin, until these are durable."""
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes added since the disks were checked, and how many may be added until then. Reset by `look_at_disks`."""
         # If one of these does not hold, a single add is handled as a run.
@@ -235,7 +238,10 @@ class Bookie:
         if run.is_deferred:
             taken = self._deferrals.take([run.take(rows).newest(octets, ledger_id) for ledger_id, rows in groups])
         replies = (asked.encode_responses(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
-        records = _records_of_keys(new_keys, ledgers) if new_keys else []
+        records = [key_record(new_keys)] if new_keys else []
+        if fenced := [ledger_id for ledger_id, _ in new_keys if ledgers[ledger_id].fenced]:
+            # A repair brings back ledgers that were dropped here: a tombstone kept their fence.
+            records.append(fence_record(fenced))
         half = self._store.active
         begin = half.used
         addresses = half.place(octets, run.make_items(octets), run.sizes)
@@ -317,7 +323,7 @@ class Bookie:
         Returns:
             None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
-        fence = self._fence(client, ledger_id, master_key)
+        fence = self._fence(client, ledger_id, master_key) if self._begun.has_place(client) else None
         if fence is None:
             self._blocked[client] = None
             return 0
@@ -328,13 +334,15 @@ class Bookie:
         return None
 
     def _room_for_ledger(self, client: BookieClient) -> Status | None:
-        """Return EOK if an unknown ledger may be created; None: it waits until a flush makes room in the write cache.
+        """Return EOK if an unknown ledger may be created, and take a place among those that are begun; None: it waits
+        until a flush makes room in the write cache.
 
         A ledger without entries takes no room there. Without this limit, a client could create any number of ledgers
         between two flushes.
         """
         if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
-            return Status.EOK if self._new_ledgers.take(client) else Status.ETOOMANYREQUESTS
+            is_allowed = self._new_ledgers.take(client) and self._begun.take(client)
+            return Status.EOK if is_allowed else Status.ETOOMANYREQUESTS
         # No room comes until the operator frees disk space: waiting would look like a hang.
         return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
 
@@ -342,7 +350,8 @@ class Bookie:
         if fence.sequence <= self._durable[fence.journal_index]:
             self.reads.enqueue(reading)
         else:
-            reply = WaitingReply(fence.sequence, reading.client, (), read=reading, received_ns=self.times.received_ns)
+            since_ns = self.times.received_ns
+            reply = WaitingReply(fence.sequence, reading.client, (), 0, reading, since_ns, begun_by=fence.begun_by)
             self._waiting[fence.journal_index].append(reply)
 
     def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
@@ -362,18 +371,18 @@ class Bookie:
             status = self._room_for_ledger(client)
         if status != Status.EOK:
             return None if status is None else _Fence(status)
-        index = ledger_id % len(self._journals)
+        index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, key)
-            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
+            records.append(key_record([(ledger_id, key)]))
         if not ledger.fenced:
             self._store.fence(ledger)
-            records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
+            records.append(fence_record([ledger_id]))
         if records:
-            ledger.fence_sequence = self._journals[index].submit(records)
+            ledger.fence_sequence = self._journals[index].submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id, is_fenced=True)
-        return _Fence(Status.EOK, index, ledger.fence_sequence)
+        return _Fence(Status.EOK, index, ledger.fence_sequence, begun_by)
 
     def owed(self) -> set[Hashable]:
         """Return the connections that are owed an answer. Costs as much as is unanswered: do not ask at each request.
@@ -405,6 +414,9 @@ class Bookie:
         Returns:
             None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
+        if not self._begun.has_place(client):
+            self._blocked[client] = None
+            return 0
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -426,20 +438,20 @@ class Bookie:
         if status != Status.EOK:
             client.send(encode(status))
             return None
-        index = ledger_id % len(self._journals)
+        index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
-            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
+            records.append(key_record([(ledger_id, master_key)]))
         if self._store.advance_lac(ledger, packet):
-            records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
+            records.append(lac_record(ledger_id, packet))
         if records:
-            ledger.lac_sequence = self._journals[index].submit(records)
+            ledger.lac_sequence = self._journals[index].submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id)
         if ledger.lac_sequence <= self._durable[index]:
             client.send(encode(status))
         else:
-            self._send_when_durable(index, ledger.lac_sequence, client, encode(status), 0)
+            self._waiting[index].append(WaitingReply(ledger.lac_sequence, client, encode(status), begun_by=begun_by))
         return None
 
     # ---- durability ----
@@ -456,15 +468,12 @@ class Bookie:
 
     def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
         index = ledger_id % len(self._journals)
-        self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
+        self._waiting[index].append(WaitingReply(self._journals[index].force(), client, parts))
 
     def _flush_forced(self) -> None:
         """Begin a flush if forces wait for one and none runs; at the end of a flush this is called again."""
         if self._forces.need_flush:
             self.checkpoint()
-
-    def _send_when_durable(self, index: int, sequence: int, client: BookieClient, parts: Parts, adds: int) -> None:
-        self._waiting[index].append(WaitingReply(sequence, client, parts, adds))
 
     def on_durable(self, journal_index: int, sequence: int) -> None:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
@@ -498,6 +507,8 @@ class Bookie:
             while waiting and waiting[0].sequence <= sequence:
                 reply = waiting.popleft()
                 self._adds_in_flight -= reply.adds
+                if reply.begun_by is not None:
+                    self._begun.give(reply.begun_by)
                 if reply.read is not None:
                     reply.read.received_ns = reply.received_ns
                     reads.append(reply.read)
@@ -567,19 +578,10 @@ class Bookie:
         self._resume_blocked()
 
     def _resume_blocked(self) -> None:
-        blocked, self._blocked = self._blocked, {}
-        for client in blocked:
+        blocked, self._blocked = list(self._blocked), {}
+        # The first one may take all the room there is, each time. So it is the last one now.
+        for client in (*blocked[1:], *blocked[:1]):
             client.resume()
-
-
-def _records_of_keys(keys: list[tuple[int, bytes]], ledgers: Mapping[int, Ledger]) -> list[Record]:
-    """Return the journal records that precede the first adds of ledgers: their keys, and remembered fences."""
-    records = [Record.of(RecordKind.LEDGER_KEY, len(keys), journal_format.encode_keys(keys))]
-    fenced = [ledger_id for ledger_id, _ in keys if ledgers[ledger_id].fenced]
-    if fenced:
-        # A repair brings back ledgers that were dropped here: a tombstone kept their fence.
-        records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
-    return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,3 +591,5 @@ class _Fence:
     status: Status
     journal_index: int = 0
     sequence: int = 0
+    begun_by: BookieClient | None = None
+    """The client, if the ledger was unknown: it has a place until then."""
