@@ -351,7 +351,7 @@ def test_other_times_are_refused(text):
 @pytest.mark.parametrize(("since", "until"), [("2100-01-01", "-1h"), ("-1h", "2020-01-01")])
 def test_times_between_which_nothing_lies_are_refused_in_a_plan_where_only_one_is_relative(since, until):
     """The read returned no row, and did not say why. Options alone cannot tell: they do not know the present time."""
-    with pytest.raises(ConfigurationError, match="'startingTimestamp' is .*, which is not before 'endingTimestamp'"):
+    with pytest.raises(ConfigurationError, match=r"'startingTimestamp' is .*, which is not before 'endingTimestamp'"):
         reference_ms(parse(log="a", startingTimestamp=since, endingTimestamp=until))
     assert reference_ms(parse(log="a", startingTimestamp="2020-01-01", endingTimestamp="-1h")) <= wall_clock_ms()
 
