@@ -9,6 +9,7 @@ from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.log.positions import BEGINNING, EARLIEST
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.options import SourceOptions
+from bkspark.wall_clock import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,25 @@ def check_has_begun(log: str, since_ms: int, now_ms: int) -> None:
             f"option 'startingTimestamp' is {_shown(since_ms)}, which is in the future, and log {log} has no entry of "
             "that time: a stream would return earlier entries, too; use a time up to now, or startingOffsets=latest"
         )
+
+
+def reference_ms(options: SourceOptions) -> int:
+    """Return the present time, to which the relative times of the options refer, in ms since 1970.
+
+    Raises:
+        ConfigurationError: by it, `startingTimestamp` is not before `endingTimestamp`. The options themselves refuse
+            this where both are relative, or neither.
+    """
+    now_ms = wall_clock_ms()
+    since, until = options.starting_timestamp, options.ending_timestamp
+    if since is not None and until is not None:
+        since_ms, until_ms = (moment if moment >= 0 else now_ms + moment for moment in (since, until))
+        if since_ms >= until_ms:
+            raise ConfigurationError(
+                f"option 'startingTimestamp' is {_shown(since_ms)} now, which is not before 'endingTimestamp', "
+                f"{_shown(until_ms)}, so nothing would be read: use a time before that"
+            )
+    return now_ms
 
 
 def _shown(ms: int) -> str:

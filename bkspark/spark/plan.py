@@ -21,7 +21,7 @@ from bkspark.log.times import Timeline
 from bkspark.net.pool import NetOptions
 from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.losses import LostEntries
-from bkspark.spark.lost_times import check_has_begun, check_times
+from bkspark.spark.lost_times import check_has_begun, check_times, reference_ms
 from bkspark.spark.offsets import position_of
 from bkspark.spark.opened_ledgers import OpenedLedgers
 from bkspark.spark.option_values import IdRange
@@ -30,7 +30,6 @@ from bkspark.spark.partitions import EntryTimes, LedgerRead, ReadPartition
 from bkspark.spark.ranges import Backlog, EntryRange, PackedRanges, ReadableSegment, amount, tasks
 from bkspark.spark.selection import chosen_entries, has_metadata
 from bkspark.spark.stored_ledgers import Pick, selected_ledgers, stored_ledgers
-from bkspark.wall_clock import wall_clock_ms
 
 OPENED_LEDGERS_MAX = 2_000
 """Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers, unless a
@@ -69,7 +68,7 @@ class ReadPlanner:
         """The ledgers that this planner has read. Constant; it adds to them."""
         self._snapshots: dict[str, LogSnapshot] = {}
         """Lists of logs that were read, by name."""
-        self._now_ms = wall_clock_ms()
+        self._now_ms = reference_ms(options)
 
     # ---- the state of logs and ledgers ----
 

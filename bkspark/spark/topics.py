@@ -39,6 +39,7 @@ from bkspark.pulsar.topic import COMPACTION, PulsarStore
 from bkspark.pulsar.transactions import Transactions, TxnId
 from bkspark.spark.connection import connect
 from bkspark.spark.local_files import NO_PASSWORD
+from bkspark.spark.lost_times import reference_ms
 from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead, ReadPartition
@@ -47,7 +48,6 @@ from bkspark.spark.ranges import EntryRange, PackedRanges, ReadableSegment
 from bkspark.spark.topic_ledgers import Extents, TopicList, TopicLists
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topic_view import TopicView, aliases, own_aliases, parsed_offset
-from bkspark.wall_clock import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class TopicPlanner:
         self._without_password = connect(replace(options, ledger_password=NO_PASSWORD)).asynchronous
         self.options = options
         self.is_stream = is_stream
-        self.now_ms = wall_clock_ms()
+        self.now_ms = reference_ms(options)
         self._lists = TopicLists() if lists is None else lists
         self._store: PulsarStore | None = None
         """None before the first look. Set once."""

@@ -39,9 +39,10 @@ from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.forces import Forces, WaitingForce
 from bookie_service.engine.ledger_records import fence_record, first_records, key_record, lac_record
 from bookie_service.engine.long_polls import LongPolls
-from bookie_service.engine.new_ledgers import NewLedgers
+from bookie_service.engine.new_ledgers import BEGUN_LEDGERS, NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
+from bookie_service.engine.shares import Shares
 from bookie_service.engine.turns import Turns
 from bookie_service.engine.waiting_replies import WaitingReply, clients_of
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
@@ -97,6 +98,8 @@ class Bookie:
         self._adds_in_flight = 0
         """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
+        self._begun = Shares(BEGUN_LEDGERS)
+        """Places of unknown ledgers that fences and explicit LACs begin, until these are durable."""
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes added since the disks were checked, and how many may be added until then. Reset by `look_at_disks`."""
         # If one of these does not hold, a single add is handled as a run.
@@ -327,7 +330,7 @@ class Bookie:
         Returns:
             None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
-        fence = self._fence(client, ledger_id, master_key)
+        fence = self._fence(client, ledger_id, master_key) if self._begun.has_place(client) else None
         if fence is None:
             self._blocked[client] = None
             return 0
@@ -338,13 +341,15 @@ class Bookie:
         return None
 
     def _room_for_ledger(self, client: BookieClient) -> Status | None:
-        """Return EOK if an unknown ledger may be created; None: it waits until a flush makes room in the write cache.
+        """Return EOK if an unknown ledger may be created, and take a place among those that are begun; None: it waits
+        until a flush makes room in the write cache.
 
         A ledger without entries takes no room there. Without this limit, a client could create any number of ledgers
         between two flushes.
         """
         if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
-            return Status.EOK if self._new_ledgers.take(client) else Status.ETOOMANYREQUESTS
+            is_allowed = self._new_ledgers.take(client) and self._begun.take(client)
+            return Status.EOK if is_allowed else Status.ETOOMANYREQUESTS
         # No room comes until the operator frees disk space: waiting would look like a hang.
         return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
 
@@ -352,7 +357,7 @@ class Bookie:
         if fence.sequence <= self._durable[fence.journal_index]:
             self.reads.enqueue(reading)
         else:
-            reply = WaitingReply(fence.sequence, reading.client, (), read=reading, received_ns=self.times.received_ns)
+            reply = WaitingReply(fence.sequence, reading.client, (), 0, reading, self.times.received_ns, 0, fence.begun_by)
             self._waiting[fence.journal_index].append(reply)
 
     def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
@@ -372,7 +377,7 @@ class Bookie:
             status = self._room_for_ledger(client)
         if status != Status.EOK:
             return None if status is None else _Fence(status)
-        index = ledger_id % len(self._journals)
+        index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, key)
@@ -381,9 +386,9 @@ class Bookie:
             self._store.fence(ledger)
             records.append(fence_record([ledger_id]))
         if records:
-            ledger.fence_sequence = self._journals[index].submit(records)
+            ledger.fence_sequence = self._journals[index].submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id, is_fenced=True)
-        return _Fence(Status.EOK, index, ledger.fence_sequence)
+        return _Fence(Status.EOK, index, ledger.fence_sequence, begun_by)
 
     def owed(self) -> set[Hashable]:
         """Return the connections that are owed an answer. Costs as much as is unanswered: do not ask at each request.
@@ -415,6 +420,9 @@ class Bookie:
         Returns:
             None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
+        if not self._begun.has_place(client):
+            self._blocked[client] = None
+            return 0
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -436,7 +444,7 @@ class Bookie:
         if status != Status.EOK:
             client.send(encode(status))
             return None
-        index = ledger_id % len(self._journals)
+        index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
@@ -444,12 +452,12 @@ class Bookie:
         if self._store.advance_lac(ledger, packet):
             records.append(lac_record(ledger_id, packet))
         if records:
-            ledger.lac_sequence = self._journals[index].submit(records)
+            ledger.lac_sequence = self._journals[index].submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id)
         if ledger.lac_sequence <= self._durable[index]:
             client.send(encode(status))
         else:
-            self._send_when_durable(index, ledger.lac_sequence, client, encode(status), 0)
+            self._waiting[index].append(WaitingReply(ledger.lac_sequence, client, encode(status), begun_by=begun_by))
         return None
 
     # ---- durability ----
@@ -466,15 +474,12 @@ class Bookie:
 
     def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
         index = ledger_id % len(self._journals)
-        self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
+        self._waiting[index].append(WaitingReply(self._journals[index].force(), client, parts))
 
     def _flush_forced(self) -> None:
         """Begin a flush if forces wait for one and none runs; at the end of a flush this is called again."""
         if self._forces.need_flush:
             self.checkpoint()
-
-    def _send_when_durable(self, index: int, sequence: int, client: BookieClient, parts: Parts, adds: int) -> None:
-        self._waiting[index].append(WaitingReply(sequence, client, parts, adds))
 
     def on_durable(self, journal_index: int, sequence: int) -> None:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
@@ -508,6 +513,8 @@ class Bookie:
             while waiting and waiting[0].sequence <= sequence:
                 reply = waiting.popleft()
                 self._adds_in_flight -= reply.adds
+                if reply.begun_by is not None:
+                    self._begun.give(reply.begun_by)
                 if reply.read is not None:
                     reply.read.received_ns = reply.received_ns
                     reads.append(reply.read)
@@ -576,8 +583,9 @@ class Bookie:
         self._resume_blocked()
 
     def _resume_blocked(self) -> None:
-        blocked, self._blocked = self._blocked, {}
-        for client in blocked:
+        blocked, self._blocked = list(self._blocked), {}
+        # The first one may take all the room there is, each time. So it is the last one now.
+        for client in (*blocked[1:], *blocked[:1]):
             client.resume()
 
 
@@ -588,3 +596,5 @@ class _Fence:
     status: Status
     journal_index: int = 0
     sequence: int = 0
+    begun_by: BookieClient | None = None
+    """The client, if the ledger was unknown: it has a place until then."""

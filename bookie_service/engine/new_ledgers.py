@@ -3,6 +3,10 @@
 Such a ledger costs a row, and with entries an index file, until garbage collection finds that it does not exist. A
 client can name any id, so only a rate limits what one address can cost. An honest client begins many ledgers when it
 starts, and few afterwards: `burst` allows the first, `per_s` the second.
+
+A fence or explicit LAC of such a ledger costs the bookie more time than its client, and a sync if it comes alone. So an
+address may have few of them unanswered (`BEGUN_LEDGERS`), and they wait for records of other requests
+(`FlushLimits.patience_ns`). The next ones wait in their connection.
 """
 
 from __future__ import annotations
@@ -13,12 +17,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from bkspark.buckets import Bucket
-from bookie_service.engine.shares import Peer
+from bookie_service.engine.shares import Peer, ShareLimits
 
 logger = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 1024
 """Addresses that are remembered. Beyond it those with all their room are forgotten, then the one that came first."""
+BEGUN_LEDGERS = ShareLimits(all=1024, per_address=2, per_connection=2)
+"""Unknown ledgers whose fence or explicit LAC is not durable yet. Two in two milliseconds are 1,000 a second. That is
+more than an address may begin for long, and adds and reads of other clients take at most twice their time beside it
+(benchmarks/laboratory.md)."""
 _LOOK_S = 1.0
 """How often addresses with all their room are looked for: a look takes time for each address."""
 

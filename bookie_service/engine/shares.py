@@ -57,13 +57,17 @@ class Shares:
     def __len__(self) -> int:
         return self._count
 
+    def has_place(self, peer: Peer) -> bool:
+        """Return False if the connection, its address, or all together have reached their limit."""
+        return (
+            self._count < self._limits.all
+            and self._by_address[peer.address] < self._limits.per_address
+            and self._by_connection[peer] < self._limits.per_connection
+        )
+
     def take(self, peer: Peer) -> bool:
-        """Take a place for a connection; False: the connection, its address, or all together have reached the limit."""
-        if (
-            self._count >= self._limits.all
-            or self._by_address[peer.address] >= self._limits.per_address
-            or self._by_connection[peer] >= self._limits.per_connection
-        ):
+        """Take a place for a connection; False: there is none for it."""
+        if not self.has_place(peer):
             return False
         self._count += 1
         self._by_address[peer.address] += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bookie_service.engine.reads import ReadClient, Reading
 from bookie_service.engine.responses import Parts
+from bookie_service.engine.shares import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,7 @@ class WaitingReply:
     """Replies that are sent once record `sequence` is durable: `parts`, with the replies to `adds` adds, or a `read`.
 
     received_ns, given_ns: when the requests were received, and when the record was given to the journal.
+    begun_by: the client, if the record begins a ledger that was unknown: it gets its place back (`BEGUN_LEDGERS`).
     """
 
     sequence: int
@@ -23,6 +25,7 @@ class WaitingReply:
     read: Reading | None = None
     received_ns: int = 0
     given_ns: int = 0
+    begun_by: Peer | None = None
 
 
 def clients_of(queues: Iterable[Iterable[WaitingReply]]) -> set[ReadClient]:

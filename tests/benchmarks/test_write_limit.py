@@ -16,6 +16,7 @@ from benchmarks.thread_waits import ThreadWaits
 from tests.polling import wait_until
 
 
+@pytest.mark.long(reason="the benchmark runs by hand; its parts are tried below")
 @pytest.mark.cluster
 def test_a_round_prints_the_share_of_the_disk_and_leaves_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

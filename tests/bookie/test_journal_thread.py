@@ -201,10 +201,11 @@ def test_large_group_goes_to_the_thread_after_held_records(tmp_path: Path) -> No
 def test_patient_records_are_left_to_the_thread_after_held_ones(tmp_path: Path) -> None:
     """Adds of a recovery: its next read must not wait for their sync."""
     with running(tmp_path) as state:
-        state.submit(b"held")
-        state.wait_for(state.submit(b"for the thread", is_patient=True))
+        sequence = state.submit(b"patient", is_patient=True)
+        state.journal.take_mark()
+        state.wait_for(sequence)
         assert state.threads == {"journal-0"}
-        assert state.bodies() == [b"held", b"for the thread"]
+        assert state.bodies() == [b"patient"]
 
 
 def test_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.journal.flush_policy import (
-    FlushLimits,
-    FlushReason,
-    flush_reason,
-    longest_wait_ns,
-)
+from bookie_service.storage.journal.flush_policy import FlushLimits, FlushReason, flush_reason
 from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
 from bookie_service.storage.journal.journal_thread import (
     INLINE_BYTES_MAX,
@@ -32,7 +25,6 @@ from bookie_service.storage.journal.journal_thread import (
 from bookie_service.storage.journal.replay import replay_journal
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.stepped import Loop
-from tests.polling import wait_until
 
 HOUR_NS = 3600 * 10**9
 
@@ -258,28 +250,54 @@ def test_journal_that_does_not_sync_its_groups_is_settled_each_time() -> None:
     assert (bench.turn(), bench.syncs) == ([("durable", 4)], 3)
 
 
-def test_adds_of_a_recovery_share_a_sync_until_another_add_comes() -> None:
-    """Apache's client reads and adds again one entry after the other, and waits for the adds only at the end. Such
-    records are patient: they wait for others."""
-    bench = Bench(FlushLimits(patience_ns=HOUR_NS, age_ns_max=HOUR_NS))
+def test_patient_records_share_the_sync_of_an_ordinary_one() -> None:
+    """Adds of a recovery by Apache's client, and fences of ledgers that this bookie never had, wait for others."""
+    bench = Bench()
     bench.submit(is_patient=True)
-    with running(bench.thread.run_group):
-        for is_patient in (True, False):
-            wait_until(lambda: not bench.thread.waiting, "the thread to take what was submitted last")
-            bench.submit(is_patient=is_patient)
-            bench.loop.turn()
-    assert bench.turn() == [("durable", 3)]
-    assert bench.syncs == 1
+    bench.submit(is_patient=True)
+    assert bench.turn() == []
+    bench.submit()
+    assert (bench.turn(), bench.syncs) == ([("durable", 3)], 1)
+    bench.submit()
+    bench.submit(is_patient=True)
+    assert (bench.turn(), bench.syncs) == ([("durable", 5)], 2), "an ordinary one came before it in this turn"
 
 
-@contextmanager
-def running(function: Callable[[], object]) -> Iterator[None]:
-    """Run a function on another thread; wait for its end."""
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    yield
-    thread.join(60)
-    assert not thread.is_alive()
+def test_patient_records_that_stay_alone_are_left_to_the_thread_after_their_time() -> None:
+    """The event loop does not wait for the disk because of them: the next read of a recovery must not wait."""
+    bench = Bench()
+    bench.submit(is_patient=True)
+    bench.submit(is_patient=True)
+    bench.turn()
+    assert bench.thread.is_idle
+    bench.loop.pass_time()
+    assert (bench.thread.waiting, bench.syncs) == (2, 0)
+    assert (bench.group(), bench.syncs) == ([("durable", 2)], 1)
+    bench.submit(is_patient=True)
+    bench.loop.pass_time()
+    assert bench.group() == [("durable", 3)], "the time of later ones begins anew"
+
+
+def test_patient_records_wait_neither_for_more_than_a_small_group_nor_for_a_force_or_the_end() -> None:
+    bench = Bench()
+    bench.submit(INLINE_BYTES_MAX, is_patient=True)
+    assert bench.turn() == []
+    bench.submit(1, is_patient=True)
+    assert bench.group() == [("durable", 2)]
+    bench.submit(is_patient=True)
+    bench.thread.force()
+    assert bench.turn() == [("durable", 4)]
+    bench.submit(is_patient=True)
+    bench.thread.stop()
+    assert not bench.loop.has_timers
+    assert not bench.thread.run_group()
+    assert bench.turn() == [("durable", 5)]
+
+
+def test_patient_records_wait_as_others_where_every_group_waits_for_its_age() -> None:
+    bench = Bench(FlushLimits(flush_when_idle=False, age_ns_max=0))
+    bench.submit(is_patient=True)
+    assert bench.group() == [("durable", 1)]
 
 
 def test_failure_reaches_every_mark_that_waits_and_every_later_one() -> None:
@@ -328,26 +346,6 @@ def test_group_is_flushed_at_exactly_its_limits(
     limits: dict[str, int], size: int, entries: int, age_ns: int, is_empty: bool, reason: FlushReason | None
 ) -> None:
     assert flush_reason(FlushLimits(**limits), size, entries, age_ns, is_empty) == reason
-
-
-@pytest.mark.parametrize(
-    ("limits", "age_ns", "reason", "longest_ns"),
-    [
-        ({}, 1_999_999, None, 2_000_000),
-        ({"patience_ns": 0}, 0, FlushReason.IDLE, 0),
-        ({"age_ns_max": 0}, 0, FlushReason.AGE, 0),
-        ({"patience_ns": 3}, 2, None, 3),
-        ({"patience_ns": 3}, 3, FlushReason.IDLE, 3),
-        ({"patience_ns": 9, "age_ns_max": 5}, 4, None, 5),
-        ({"patience_ns": 9, "age_ns_max": 5}, 5, FlushReason.AGE, 5),
-        ({"patience_ns": 3, "age_ns_max": 5, "flush_when_idle": False}, 4, None, 5),
-    ],
-)
-def test_patient_group_waits_exactly_as_long_as_it_may(
-    limits: dict[str, int], age_ns: int, reason: FlushReason | None, longest_ns: int
-) -> None:
-    assert flush_reason(FlushLimits(**limits), 1, 1, age_ns, queue_empty=True, is_patient=True) == reason
-    assert longest_wait_ns(FlushLimits(**limits), is_patient=True) == longest_ns
 
 
 def bodies_in(directory: Path) -> list[bytes]:

@@ -88,6 +88,9 @@ def test_files_that_a_journal_keeps_as_backups_are_not_open_to_others(tmp_path: 
             assert open_to_others(journal) == []
 
 
+@pytest.mark.long_except(
+    "True-DbLedgerStorage", "False-SortedLedgerStorage", reason="each storage makes its files with the same functions"
+)
 @pytest.mark.cluster
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("group", [False, True])

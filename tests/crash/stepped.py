@@ -10,6 +10,7 @@ one, takes a step of the other. A busy actor is marked, because it cannot begin 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,11 +23,15 @@ from bookie_service.storage.journal.journal import Journal
 from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
 from bookie_service.storage.ledgers.interface import LedgerStorage
 
+_PATIENCE_S = FlushLimits().patience_ns / 1e9
+"""How long patient records of a journal wait for others."""
+
 
 class _Timer:
-    """A callback that time will call, unless it is cancelled."""
+    """A callback that time will call after `delay` seconds, unless it is cancelled."""
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, delay: float, callback: Callable[[], None]) -> None:
+        self.delay = delay
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
@@ -62,8 +67,13 @@ class Loop:
         self._ready.append(callback)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> _Timer:
-        self._timers.append(_Timer(callback))
+        self._timers.append(_Timer(delay, callback))
         return self._timers[-1]
+
+    @property
+    def has_patience(self) -> bool:
+        """Whether a timer is set for as long as patient records of a journal wait, or for less."""
+        return any(timer.callback is not None and timer.delay <= _PATIENCE_S for timer in self._timers)
 
     def post(self, callback: Callable[..., None], *arguments: object) -> None:
         """Call back in the next turn, from a thread. The harness itself raised what is not an error of the disk."""
@@ -90,9 +100,10 @@ class Loop:
             for _ in range(len(self._ready)):
                 self._ready.popleft()()
 
-    def pass_time(self) -> None:
-        """Let every timer ring that is set now."""
-        timers, self._timers = self._timers, []
+    def pass_time(self, seconds: float = math.inf) -> None:
+        """Let every timer ring that is set now, or those that are set for at most this long."""
+        timers = [timer for timer in self._timers if timer.delay <= seconds]
+        self._timers = [timer for timer in self._timers if timer.delay > seconds]
         with self.serving():
             for timer in timers:
                 if timer.callback is not None:
@@ -137,7 +148,7 @@ class SteppedJournal:
     @property
     def is_idle(self) -> bool:
         """Whether nothing was submitted that is not answered for."""
-        return self._loop.is_idle and (self.thread.is_idle or self.has_ended)
+        return self._loop.is_idle and (self.has_ended or (self.thread.is_idle and not self._loop.has_patience))
 
     @property
     def can_run(self) -> bool:
@@ -156,6 +167,8 @@ class SteppedJournal:
     def step(self) -> None:
         """End the turn of the event loop, write one group if there is any, and report it. Raises as `Loop.turn`."""
         self._loop.turn()
+        if not self.can_run and self._loop.has_patience:
+            self._loop.pass_time(_PATIENCE_S)
         if self.can_run:
             self.run_group()
         self._loop.turn()

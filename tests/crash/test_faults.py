@@ -39,6 +39,7 @@ def test_every_call_of_a_script_may_fail_without_loss(ways: int) -> None:
     assert counts["images"] == 2 * counts["calls failed"]
 
 
+@pytest.mark.long_except("4-StorageClass.DB", "4-StorageClass.INTERLEAVED", reason="more scripts of the same calls")
 @pytest.mark.parametrize("storage_class", StorageClass)
 @pytest.mark.parametrize("seed", range(3, 5))
 def test_some_calls_of_other_scripts_may_fail_without_loss(seed: int, storage_class: StorageClass) -> None:

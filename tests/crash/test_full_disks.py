@@ -11,6 +11,11 @@ from tests.crash.recoveries import KINDS
 SHARE = 0.06
 
 
+@pytest.mark.long_except(
+    "SortedLedgerStorage",
+    "DbLedgerStorage",
+    reason="the others have the same directories, and the log appenders of these",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bookie_starts_with_full_ledger_directories_and_keeps_its_promises(kind: str) -> None:
     starts = FullStarts(SHARE)

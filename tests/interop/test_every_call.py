@@ -21,6 +21,9 @@ from tests.interop.shell import shell
 pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
 
+@pytest.mark.long_except(
+    "our bookies-v2", "our bookies-v3", reason="Apache's client on Apache's bookies shows that the checks are right"
+)
 @pytest.mark.parametrize(
     ("bookies", "protocol"),
     # Apache's: so that the checks are right.

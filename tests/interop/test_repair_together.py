@@ -158,6 +158,7 @@ def test_item_7_javas_worker_copies_onto_our_bookie_what_our_auditor_listed(
     assert [lac_in(spare.id, ledgers[-1], entry_id) for entry_id in (0, 7, 199)] == [199, 199, 199]
 
 
+@pytest.mark.long(reason="the worker copies bytes that it does not read, as in the test above")
 def test_apaches_worker_copies_encrypted_ledgers_and_fences_an_open_one_without_their_key(
     java_alone: Peer, mixed: MixedCluster, observer: Observer, java: JavaClient, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def test_item_7_our_worker_copies_onto_apaches_bookie_what_javas_auditor_listed(
     assert_open_ledger_was_fenced(client, left)
 
 
+@pytest.mark.long(reason="whole processes of both; the other tests have each auditor with each worker")
 def test_item_7_one_auditor_is_elected_among_both_and_killed_ones_are_followed(
     classpath: str, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient, tmp_path: Path
 ) -> None:
@@ -269,6 +271,7 @@ def test_item_7_a_ledger_that_we_have_locked_is_left_alone_by_javas_worker(
         wait_until_moved(client, [held], lost.id)
 
 
+@pytest.mark.long(reason="tests/replication has the switch and the delay in the metadata")
 def test_item_7_our_auditor_obeys_the_switch_and_the_delay_of_apaches_shell(
     mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
@@ -302,6 +305,7 @@ def test_item_7_javas_auditor_obeys_our_switch(
         wait_until(lambda: set(ledgers) <= observer.listed(), "Java's auditor to audit once enabled", WAIT_S)
 
 
+@pytest.mark.long(reason="the shell decommissions a bookie below, which recovers it, too")
 def test_item_9_apaches_shell_names_our_auditor_and_recovers_by_hand_what_our_bookie_held(
     mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer
 ) -> None:
@@ -349,6 +353,7 @@ FULL_SHARE = 0.965
 """Above diskUsageThreshold, with room for what a recovery adds."""
 
 
+@pytest.mark.long_except("v3", reason="the bookie refuses and takes adds alike in either protocol")
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 def test_item_8_javas_client_goes_on_when_our_bookies_disk_is_full_and_recovers_what_it_left_there(
     mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer, tmp_path: Path, protocol: str

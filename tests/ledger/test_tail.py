@@ -29,6 +29,14 @@ async def polled(cluster, ledger_id):
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.long_except(
+    "(1, 1, 1)-v2",
+    "(3, 3, 2)-v3",
+    "(3, 2, 2)-v2",
+    "(3, 2, 1)-v2",
+    "(4, 2, 2)-v3",
+    reason="each protocol and each ensemble is in one of these",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1), (4, 2, 2)], ids=str)

@@ -109,6 +109,7 @@ def test_what_a_lost_bookie_held_is_restored_on_others(cluster: Cluster, client:
     assert found["underreplicated"] == found["missing_entries"] == found["missing_copies"] == 0
 
 
+@pytest.mark.long(reason="a repair copies bytes that it does not read, as in the test above")
 def test_encrypted_ledgers_are_restored_without_their_key(cluster: Cluster, tmp_path: Path) -> None:
     encryption = EncryptionOptions(new_key_file(tmp_path / "keys"))
     with Client(cluster.uri, password=b"pw", encryption=encryption) as client:

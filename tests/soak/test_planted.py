@@ -80,6 +80,7 @@ def idle(folder: Path, defect: str | None) -> ChildProcess:
     return ChildProcess(str(defect), command, folder / f"{defect}.log", environment={planted.EVERY_S: "0.01"})
 
 
+@pytest.mark.long(reason="it shows that the soak's checks notice defects; the soak is not part of make test")
 @pytest.mark.cluster
 @pytest.mark.xdist_group("planted bookies")
 def test_the_last_look_finds_missing_copies_damage_and_ledgers_of_no_log(

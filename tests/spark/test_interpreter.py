@@ -94,6 +94,7 @@ def test_importing_bkspark_after_the_session_warns_of_what_will_happen(
     assert "Import bkspark before the session is made" in line
 
 
+@pytest.mark.long(reason="a JVM of its own; the test below has the same remedy on one host")
 @pytest.mark.spark
 @pytest.mark.slow
 def test_executors_look_for_python_in_their_own_path_where_the_drivers_has_it(environment: dict[str, str]) -> None:

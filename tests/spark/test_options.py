@@ -9,6 +9,7 @@ from bkspark.ids import DIGESTS, LEDGER_TYPES
 from bkspark.metadata.acls import ALL, READ, Acl
 from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bkspark.security.sasl import SaslClientOptions
+from bkspark.spark.lost_times import reference_ms
 from bkspark.spark.option_table import OPTIONS
 from bkspark.spark.option_values import IdRange, parse_ledgers
 from bkspark.spark.options import SourceOptions
@@ -16,6 +17,7 @@ from bkspark.spark.sasl_options import SASL_OPTIONS
 from bkspark.spark.tls_options import TLS_OPTIONS
 from bkspark.spark.zookeeper_options import ZOOKEEPER_OPTIONS
 from bkspark.tls.options import StoreType, TlsOptions
+from bkspark.wall_clock import wall_clock_ms
 from bkspark.wire.digest import DigestType
 
 URI = "zk://127.0.0.1:2181/ledgers"
@@ -344,6 +346,14 @@ def test_numbers_that_are_not_milliseconds_are_refused(text, meant):
 def test_other_times_are_refused(text):
     with pytest.raises(ConfigurationError, match="'startingTimestamp'"):
         parse(log="a", startingTimestamp=text)
+
+
+@pytest.mark.parametrize(("since", "until"), [("2100-01-01", "-1h"), ("-1h", "2020-01-01")])
+def test_times_between_which_nothing_lies_are_refused_in_a_plan_where_only_one_is_relative(since, until):
+    """The read returned no row, and did not say why. Options alone cannot tell: they do not know the present time."""
+    with pytest.raises(ConfigurationError, match=r"'startingTimestamp' is .*, which is not before 'endingTimestamp'"):
+        reference_ms(parse(log="a", startingTimestamp=since, endingTimestamp=until))
+    assert reference_ms(parse(log="a", startingTimestamp="2020-01-01", endingTimestamp="-1h")) <= wall_clock_ms()
 
 
 def test_password_is_never_shown():

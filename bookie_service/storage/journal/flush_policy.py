@@ -27,7 +27,8 @@ class FlushLimits:
     no limit. `bytes_max` is above Apache's 512 KiB: a sync into new blocks of a file takes about as long for more
     bytes, and records that miss a group wait for another sync (benchmarks/laboratory.md).
 
-    A group of patient records alone waits for others for `patience_ns`, as long as any group of Apache's bookies.
+    Patient records wait for an ordinary one for `patience_ns`, as long as any group of Apache's bookies waits. Without
+    `flush_when_idle` they wait as all others.
 
     After `marker_delay_ns` without records the journal records that its contents are durable
     (`Journal.write_durability_marker`). A journal that does not sync its groups is synced once in that time.
@@ -45,23 +46,18 @@ class FlushLimits:
 
 
 def flush_reason(
-    limits: FlushLimits, group_bytes: int, group_entries: int, age_ns: int, queue_empty: bool, is_patient: bool = False
+    limits: FlushLimits, group_bytes: int, group_entries: int, age_ns: int, queue_empty: bool
 ) -> FlushReason | None:
     """Return why the group must be synced now; None: wait for more records.
 
-    A group that only requests a sync has no bytes. `is_patient`: all records of the group are patient.
+    A group that only requests a sync has no bytes.
     """
     if group_bytes >= limits.bytes_max:
         return FlushReason.BYTES
     if 0 < limits.entries_max <= group_entries:
         return FlushReason.ENTRIES
-    if queue_empty and limits.flush_when_idle and not (is_patient and age_ns < limits.patience_ns):
+    if queue_empty and limits.flush_when_idle:
         return FlushReason.IDLE
     if age_ns >= limits.age_ns_max:
         return FlushReason.AGE
     return None
-
-
-def longest_wait_ns(limits: FlushLimits, is_patient: bool) -> int:
-    """Return the age at which a group is synced although it could take more records."""
-    return min(limits.patience_ns, limits.age_ns_max) if is_patient and limits.flush_when_idle else limits.age_ns_max

@@ -9,6 +9,9 @@ arrived in that turn; later requests wait in the sockets and form the next group
 recent syncs were slow (`INLINE_SYNC_NS_MAX`), because it serves no other client meanwhile. If the bookie knows that no
 other client adds, it does not wait for the end of the turn (`commit`).
 
+Patient records wait on the event loop for an ordinary record, whose sync they share. If none comes in
+`FlushLimits.patience_ns`, they go to the thread.
+
 Deferred records (of ledgers with relaxed durability) are written with their group. The group is synced only if another
 record in it requires that; otherwise `on_written` reports it. Deferred records become durable with the next sync of any
 kind, at the latest `marker_delay_ns` later, or when `force` is called.
@@ -32,7 +35,7 @@ from typing import Protocol
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.metrics.requests import GROUPS_MAX, GroupTimes
-from bookie_service.storage.journal.flush_policy import FlushLimits, flush_reason, longest_wait_ns
+from bookie_service.storage.journal.flush_policy import FlushLimits, flush_reason
 from bookie_service.storage.journal.journal import Journal, Record
 
 logger = logging.getLogger(__name__)
@@ -86,7 +89,6 @@ class _Submission:
     forces: bool = False
     mark: Future[JournalPosition] | None = None
     writes_marker: bool = False
-    is_patient: bool = False
 
 
 @dataclass(slots=True)
@@ -107,8 +109,6 @@ class _Group:
     """Whether all records are deferred. If so, nothing waits for a sync."""
     forces: bool = False
     """Whether a submission requires a sync or a mark."""
-    is_patient: bool = True
-    """Whether all submissions are patient. If so, the group waits for others, although the queue is empty."""
     last: _Submission | None = None
     """The last submission. It may close the group."""
 
@@ -116,7 +116,6 @@ class _Group:
         self.records.extend(submission.records)
         self.is_deferred = self.is_deferred and (submission.is_deferred or not submission.records)
         self.forces = self.forces or submission.forces or submission.mark is not None
-        self.is_patient = self.is_patient and submission.is_patient
         self.submissions += 1
         for record in submission.records:
             self.bytes += record.body_bytes
@@ -163,7 +162,11 @@ class JournalThread:
         self._sequence = 0
         """The sequence number of the last submission. Changed by the event loop."""
         self._held: list[_Submission] = []
-        """Submissions of this turn that the event loop may commit itself. Emptied by `_end_turn` and `_hand_over`."""
+        """Submissions of this turn that the event loop may commit itself, and patient ones. Emptied by `_take_held`."""
+        self._ends_turn = False
+        """Whether `_end_turn` is planned."""
+        self._patience: TimerHandle | None = None
+        """Ends the wait of patient submissions in `_held`. None: they do not wait, or there is none."""
         self._held_bytes = 0
         """Bytes of `_held`, including the last submission."""
         self._handed_over = 0
@@ -214,13 +217,13 @@ class JournalThread:
         one.
 
         `deferred` records do not cause a sync: `on_written` or `on_durable` reports that they are written.
-        `is_patient`: their client sends more before it waits for these, as in a recovery. The thread commits them, and
-        lets them wait for others for up to `FlushLimits.patience_ns`.
+        `is_patient`: they wait for an ordinary submission for up to `FlushLimits.patience_ns`. Their client sends more
+        before it waits for them, as in a recovery, or could make many of them cheaply.
         """
         self._sequence += 1
         if deferred:
             self._deferred = self._sequence
-        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred, is_patient=is_patient))
+        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred), is_patient)
 
     def commit(self, records: list[Record]) -> int:
         """Make records, and all records before them, durable in this call; return their sequence number.
@@ -251,10 +254,16 @@ class JournalThread:
         self._forced = self._sequence
         return self._enqueue(_Submission(self._sequence, forces=True))
 
-    def _enqueue(self, submission: _Submission) -> int:
+    def _enqueue(self, submission: _Submission, is_patient: bool = False) -> int:
         self._held_bytes += sum([record.body_bytes for record in submission.records])
-        if not submission.is_patient and self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
-            if not self._held:
+        if is_patient and self._limits.flush_when_idle and self._held_bytes <= INLINE_BYTES_MAX:
+            self._held.append(submission)
+            if self._patience is None:
+                wait_ns = min(self._limits.patience_ns, self._limits.age_ns_max)
+                self._patience = self._turns.call_later(wait_ns / 1e9, self._hand_over)
+        elif self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
+            if not self._ends_turn:
+                self._ends_turn = True
                 self._turns.call_soon(self._end_turn)
             self._held.append(submission)
         else:
@@ -297,21 +306,28 @@ class JournalThread:
 
     def _hand_over(self, *submissions: _Submission) -> None:
         """Pass the held records to the thread, and then these submissions."""
-        held, self._held, self._held_bytes = self._held, [], 0
-        for submission in (*held, *submissions):
+        for submission in (*self._take_held(), *submissions):
             self._handed_over += 1
             self._queue.put(submission)
 
+    def _take_held(self) -> list[_Submission]:
+        """Return the held records, which then are held no more, and end their wait."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        held, self._held, self._held_bytes = self._held, [], 0
+        return held
+
     def _end_turn(self) -> None:
         """Commit the held records, or leave them to the thread if it is busy now."""
+        self._ends_turn = False
         if not self._held:
             return
         if not (self._may_commit() and self._writing.acquire(blocking=False)):
             self._hand_over()
             return
-        held, self._held, self._held_bytes = self._held, [], 0
         group = _Group()
-        for submission in held:
+        for submission in self._take_held():
             group.add(submission)
         try:
             is_durable = self._carry_out(group)
@@ -424,10 +440,10 @@ class JournalThread:
                 return group
             age = self._clock_ns() - began
             is_empty = self._queue.empty()
-            if flush_reason(self._limits, group.bytes, group.entries, age, is_empty, group.is_patient):
+            if flush_reason(self._limits, group.bytes, group.entries, age, is_empty):
                 return group
             try:
-                submission = self._next(longest_wait_ns(self._limits, group.is_patient) - age)
+                submission = self._next(self._limits.age_ns_max - age)
             except queue.Empty:
                 return group
         group.last = None
