@@ -341,11 +341,10 @@ class Bookie:
         return None
 
     def _room_for_ledger(self, client: BookieClient) -> Status | None:
-        """Return EOK if an unknown ledger may be created, and take a place among those that are begun; None: it waits
-        until a flush makes room in the write cache.
+        """Return EOK if an unknown ledger may be created, which gets a place; None: it waits for a flush to make room.
 
-        A ledger without entries takes no room there. Without this limit, a client could create any number of ledgers
-        between two flushes.
+        A ledger without entries takes no room in the write cache, so a client could create any number of ledgers
+        between two flushes without this limit.
         """
         if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
             is_allowed = self._new_ledgers.take(client) and self._begun.take(client)
@@ -357,7 +356,8 @@ class Bookie:
         if fence.sequence <= self._durable[fence.journal_index]:
             self.reads.enqueue(reading)
         else:
-            reply = WaitingReply(fence.sequence, reading.client, (), 0, reading, self.times.received_ns, 0, fence.begun_by)
+            received_ns, begun_by = self.times.received_ns, fence.begun_by
+            reply = WaitingReply(fence.sequence, reading.client, (), 0, reading, received_ns, begun_by=begun_by)
             self._waiting[fence.journal_index].append(reply)
 
     def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
