@@ -101,18 +101,20 @@ def test_single_recovery_add_is_taken_whether_its_ledger_is_fenced_or_not() -> N
     assert client.statuses == [Status.EOK] * 2
 
 
-def test_adds_of_a_recovery_go_to_the_journals_thread_at_once_and_others_at_the_end_of_the_turn() -> None:
-    twin, client = new_twin(), Client()
+def test_adds_of_a_recovery_wait_for_others_and_other_adds_for_the_end_of_the_turn() -> None:
+    twin = new_twin()
     add(twin, (5, 0))
-    journal = twin.journals[0].thread
-    for flags, waiting in ((0, 0), (v2.RECOVERY_ADD, 1)):
-        assert alone(twin, client, 5, 1, flags=flags)
-        assert journal.waiting == waiting
+    for flags, is_answered in ((0, True), (v2.RECOVERY_ADD, False)):
+        single, run = Client(), Client()
+        assert alone(twin, single, 5, 1, flags=flags)
+        twin.loop.turn()
+        assert bool(single.statuses) == is_answered
         twin.settle()
-        assert offer(twin, client, run_of(5, range(2, 9), flags))
-        assert journal.waiting == waiting
+        assert offer(twin, run, run_of(5, range(2, 9), flags))
+        twin.loop.turn()
+        assert bool(run.statuses) == is_answered
         twin.settle()
-    assert client.statuses == [Status.EOK] * 16
+        assert (single.statuses, run.statuses) == ([Status.EOK], [Status.EOK] * 7)
 
 
 def test_read_only_bookie_handles_single_adds_as_runs() -> None:
