@@ -44,6 +44,8 @@ _PROGRAMS = {
 }
 """Part of a command line, and the marker of a test that starts it."""
 
+_LOGGERS_WITH_LEVELS = (None, "bookie_service.audit", "bkspark.kazoo")
+"""The loggers whose levels programs set when they start; None: the root."""
 _PARAMETER_CHARACTERS = 40
 """How many characters of a text or of bytes are in the name of a test."""
 
@@ -157,10 +159,13 @@ warm_starts.install()
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """Commands that a test calls in this process turn logging off: the next test may read it."""
+    """Commands that a test calls in this process turn logging off, or set levels: the next test may read it."""
     before = logging.root.manager.disable
+    levels = [(logger, logger.level) for logger in map(logging.getLogger, _LOGGERS_WITH_LEVELS)]
     yield
     logging.disable(before)
+    for logger, level in levels:
+        logger.setLevel(level)
 
 
 @pytest.fixture
