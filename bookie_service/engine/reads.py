@@ -221,6 +221,9 @@ class Reading(ABC):
     """When the requests were received; 0: they do not wait. Set by `Reads` when they begin to wait."""
     is_waiting: bool = False
     """Whether it waits for a change of its ledger, and is enqueued again then. Set by long polls."""
+    failures: int = 0
+    """How many requests were answered with an error. Readings of READ_ENTRY do not count them: `View` counts what they
+    find."""
 
     def ledgers(self) -> int | np.ndarray | None:
         """Return the ledger of all unanswered requests, or that of each; None: they name no ledger."""
@@ -350,7 +353,7 @@ class Reads:
         If a request fails, it is answered EIO, and the reading continues after it.
         """
         times, view, place = self._times, self._view, None
-        before, found, began = len(reading), view.entries_read, times.clock_ns()
+        before, found, failures, began = len(reading), view.entries_read, reading.failures, times.clock_ns()
         while True:
             try:
                 place = reading.proceed(view, fetched, turn)
@@ -365,7 +368,8 @@ class Reads:
             reading.received_ns = reading.received_ns or times.received_ns
         elif times.is_on and operation >= 0 and left < before:
             answered = before - left
-            failed = max(0, answered - (view.entries_read - found)) if operation == READ_ENTRY else 0
+            is_entry = operation == READ_ENTRY
+            failed = max(0, answered - (view.entries_read - found)) if is_entry else reading.failures - failures
             received = reading.received_ns or times.received_ns or began
             rows = times.reads.rows
             rows += (operation, answered - failed, failed, received, began, times.clock_ns())

@@ -60,6 +60,7 @@ class SpaceRead(Reading):
         return 0 if self.is_answered else 1
 
     def refuse(self, status: int) -> None:
+        self.failures = 1
         self.is_answered = True
         self.client.send((v3_responses.refusal(self.request, status),))
 

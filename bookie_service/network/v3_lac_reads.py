@@ -60,6 +60,7 @@ class LacReads(Reading):
 
     def _refusal(self, first: int, end: int, status: int) -> bytes:
         """Return the responses to requests [first, end). An absent ledger gets ENOENTRY, as from Apache's bookies."""
+        self.failures += end - first
         is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
         code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])

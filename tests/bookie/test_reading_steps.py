@@ -6,7 +6,7 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,8 +19,15 @@ from bkspark.wire.status import Status
 from bookie_service.engine.pacing import pause_s
 from bookie_service.engine.reads import ReadOptions, Reads, View
 from bookie_service.engine.turns import ENDLESS, Turn
-from bookie_service.metrics.requests import OPERATIONS, READ_ENTRY, ROWS_MAX, RequestTimes
-from bookie_service.network.known_responses import KnownResponse
+from bookie_service.metrics.requests import (
+    GET_BOOKIE_INFO,
+    OPERATIONS,
+    READ_ENTRY,
+    READ_LAC,
+    ROWS_MAX,
+    RequestTimes,
+)
+from bookie_service.network.known_responses import KnownResponse, SpaceRead
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.interface import Ledger
@@ -37,11 +44,13 @@ from tests.bookie.readings import (
     Peer,
     check_v3,
     entry,
+    lac_reads,
     v2_answer,
     v2_expected,
     v2_reads,
     v3_reads,
 )
+from tests.bookie.v3_peer import request
 from tests.crash.twins import SILENT, BookieTwin, add_frame
 from tests.planting import Plant, around
 
@@ -429,6 +438,24 @@ def test_times_of_reads_begin_when_they_were_received_and_say_how_many_failed(tw
     times.fold()
     assert times.read_stages.count(1) == 1
     assert times.read_stages.sum(1) == times.succeeded.sum(READ_ENTRY) == 3000
+
+
+def test_failures_of_other_readings_are_counted_as_failures(twin: BookieTwin) -> None:
+    """They were counted as successes, also the answer that there is no such ledger."""
+    times = RequestTimes(lambda: 5)
+    bench, peer = Bench(twin), Peer()
+
+    def failing_space() -> NoReturn:
+        raise OSError("the disk is gone")
+
+    view = View(twin.store, failing_space, ReadOptions())
+    reads = Reads(view, bench._fetch, bench.turns, lambda: None, times)
+    reads.enqueue(lac_reads(peer, 1, UNKNOWN, DENSE, UNKNOWN))
+    reads.enqueue(SpaceRead(peer, request(protocol.GET_BOOKIE_INFO, 7)))
+    bench.finish()
+    times.fold()
+    assert (times.succeeded.count(READ_LAC), times.failed.count(READ_LAC)) == (1, 2)
+    assert (times.succeeded.count(GET_BOOKIE_INFO), times.failed.count(GET_BOOKIE_INFO)) == (0, 1)
 
 
 def test_no_times_of_reads_are_kept_while_they_are_off(twin: BookieTwin) -> None:
