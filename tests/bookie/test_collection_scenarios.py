@@ -13,6 +13,7 @@ from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.compaction import LogInDoubt
@@ -218,6 +219,18 @@ def test_s16_flush_in_flight_does_not_bring_a_dropped_ledger_back(tmp_path: Path
     bench.flush()
     bench.reopen()
     assert bench.store.ledger(1) is None
+    bench.store.close()
+
+
+def test_s16_ledger_that_is_not_dropped_after_all_is_still_known_to_have_an_index_file(tmp_path: Path) -> None:
+    """Otherwise nothing would notice that the file is lost, and its entries would be denied."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.put(1, range(3, 6))
+    bench.delete(1)
+    assert bench.collect_in_passes(2).dropped_ledgers == 0
+    assert IndexManifest(LocalFiles(), bench.paths).least_bytes(1) > 0
     bench.store.close()
 
 
