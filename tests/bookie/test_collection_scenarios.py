@@ -376,6 +376,18 @@ def test_b8_log_is_kept_when_an_index_file_is_cut_while_its_log_is_rewritten(tmp
     bench.store.close()
 
 
+def test_ledger_that_is_dropped_is_not_in_limbo_any_more(tmp_path: Path) -> None:
+    """Otherwise each pass would ask the metadata about it for ever."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.store.limbo.begin([1])
+    bench.delete(1)
+    assert bench.collect_in_passes(2).dropped_ledgers == 1
+    assert bench.store.limbo.ledger_ids.tolist() == []
+    bench.store.close()
+
+
 def test_b8_logs_of_a_ledger_in_limbo_keep_entries_without_a_position(tmp_path: Path) -> None:
     """After a crash with an incomplete journal entries may be in a log and nowhere in the index."""
     bench = Bench(tmp_path)
