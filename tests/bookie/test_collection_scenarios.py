@@ -13,6 +13,7 @@ from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.compaction import LogInDoubt
@@ -221,6 +222,18 @@ def test_s16_flush_in_flight_does_not_bring_a_dropped_ledger_back(tmp_path: Path
     bench.store.close()
 
 
+def test_s16_ledger_that_is_not_dropped_after_all_is_still_known_to_have_an_index_file(tmp_path: Path) -> None:
+    """Otherwise nothing would notice that the file is lost, and its entries would be denied."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.put(1, range(3, 6))
+    bench.delete(1)
+    assert bench.collect_in_passes(2).dropped_ledgers == 0
+    assert IndexManifest(LocalFiles(), bench.paths).least_bytes(1) > 0
+    bench.store.close()
+
+
 @pytest.mark.parametrize("at", [3, 8, 15, 19, 1004, 1016, 1020])
 def test_s23_garbage_in_a_log_header_does_not_make_it_dead(tmp_path: Path, at: int) -> None:
     """A log whose header or map fails its checksum is scanned."""
@@ -360,6 +373,18 @@ def test_b8_log_is_kept_when_an_index_file_is_cut_while_its_log_is_rewritten(tmp
     with pytest.raises(LogInDoubt, match="ledger 7"):
         bench.compactor.copy(1, without_limits)
     assert bench.other_names == set()
+    bench.store.close()
+
+
+def test_ledger_that_is_dropped_is_not_in_limbo_any_more(tmp_path: Path) -> None:
+    """Otherwise each pass would ask the metadata about it for ever."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.store.limbo.begin([1])
+    bench.delete(1)
+    assert bench.collect_in_passes(2).dropped_ledgers == 1
+    assert bench.store.limbo.ledger_ids.tolist() == []
     bench.store.close()
 
 

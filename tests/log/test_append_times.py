@@ -89,6 +89,8 @@ def test_times_of_a_writer_that_died_are_kept(tmp_path):
             return [ms for _, _, ms in await times_of(log)] == [1_000_000, 1_000_010]
 
         await until(is_noted, "the writer's times")
+        await log.vacuum()
+        assert await is_noted(), "a vacuum leaves the times of a ledger that is written"
         writer.abandon()
         # A new writer, whose clock is ten minutes slow.
         clock.now_ms -= 600_000
@@ -276,14 +278,15 @@ def test_a_log_is_read_up_to_a_time_and_never_beyond_what_was_readable(tmp_path)
             await publish(log, numbers(commit * 3, commit * 3 + 3))
         snapshot, end, now_ms = await log.snapshot(), await log.latest(), 1_000_100
 
-        async def until(ms: int, readable: Position = end) -> Position:
+        async def until(ms: int, readable: Position = end, now_ms: int = now_ms) -> Position:
             return await reading.until(log._open_listed, snapshot, ms, readable, now_ms)
 
-        second, third = [await log.at_time(at(1_000_000 + 10 * commit)) for commit in (1, 2)]
+        second, third, fourth = [await log.at_time(at(1_000_000 + 10 * commit)) for commit in (1, 2, 3)]
         assert await until(0) == await until(1_000_000) == await log.earliest()
         assert await until(1_000_001) == await until(1_000_010) == second
         assert await until(1_000_020) == third
         assert await until(1_000_020, second) == second
+        assert await until(1_000_030, end, 1_000_030) == fourth, "what was written at this moment is not before it"
         assert await until(1_000_031) == await until(now_ms) == await until(now_ms + 1) == end
         await (await log.store()).heads.change("clicks", without_times)
         snapshot = await log.snapshot()

@@ -68,6 +68,7 @@ def test_members_of_an_object_change_by_themselves() -> None:
     [
         (b"", "it is not JSON"),
         (b"\xff", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
         (b"[]", "not a JSON object of version 1"),
         (b'{"base":0,"changed":{},"version":2}', "not a JSON object of version 1: use a newer bkspark"),
         (b'{"base":0,"version":1}', r"its members are \['base', 'version'\]"),

@@ -18,7 +18,7 @@ from bkspark.log.heads import Change
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.store import LogStore
-from bkspark.log.times import OpenTimes
+from bkspark.log.times import OpenTimes, open_path
 from bkspark.log.watching import LogWatch
 from bkspark.log.writer import LedgerOptions
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -130,6 +130,13 @@ async def test_notes_of_times_are_dropped_with_the_ledger_that_they_are_of(world
     times.note(0, 3, 1_000)
     await world.store.note_times("x", 5, times)
     assert await world.store.heads.open_times("x", 5, 0) is None
+
+
+@in_world
+async def test_notes_of_times_that_no_ledger_has_any_more_go_with_a_vacuum(world: World) -> None:
+    await world.server.session().create(open_path(log_path("x"), 5), b"", make_parents=True)
+    await world.vacuum()
+    assert await world.nodes("times") == []
 
 
 # ---- heads ----

@@ -78,6 +78,20 @@ async def test_record_of_a_later_version_is_refused(logs: Logs) -> None:
         await logs.commit(Publisher("q", 1), a=2)
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"[" * 100_000, b'{"version":1}', b'{"commit":"a","published":[["q","x"]],"version":1}']
+)
+def test_bytes_that_are_not_a_record_are_refused_by_their_path(data: bytes) -> None:
+    @in_logs("a")
+    async def test(logs: Logs) -> None:
+        await logs.commit(Q0, a=1)
+        await logs.server.session().set(_record_path(Q0.name), data, ANY_VERSION)
+        with pytest.raises(MetadataFormat, match=f"{_record_path(Q0.name)} is not a record of routed commits"):
+            await logs.commit(Publisher("q", 1), a=2)
+
+    test()
+
+
 @pytest.mark.parametrize("turns", range(12))
 def test_one_of_two_processes_that_publish_a_version_at_once_publishes_it(turns: int) -> None:
     @in_logs("a", "b")

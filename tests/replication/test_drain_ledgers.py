@@ -84,3 +84,6 @@ def test_drain_fails_when_every_ledger_has_failed_often_enough() -> None:
     left.change(1, left[1].share, None)
     left[2].failures = 3
     assert left.error_if_all_failed(3) is None
+    left.change(1, left[1].share, failure(1))
+    left.change(2, left[2].share, None)
+    assert left.error_if_all_failed(3) is None, "the second one has not failed of late"

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import StructType
 
-from bkspark.blocking import run
+from bkspark.blocking import Client, run
 from bkspark.errors import (
     ConfigurationError,
     DataLoss,
@@ -520,6 +520,18 @@ def test_write_with_another_password_than_the_log_has_is_refused_before_any_row(
     message = error_of(UnauthorizedAccess, lambda: BookKeeperWriter(VALUE, other, False))
     assert f"option 'password' is not the one that log {log} is written with" in message
     BookKeeperWriter(VALUE, other, True)  # an overwrite leaves nothing of the old password
+
+
+@pytest.mark.cluster
+def test_password_that_a_log_was_written_with_is_compared_again_when_the_log_was_made_again(cluster, client, log):
+    def write() -> None:
+        BookKeeperWriter(VALUE, options(cluster, log=log), False)
+
+    write()
+    client.log(log).delete()
+    with Client(cluster.uri, password=b"other") as other, other.log(log).open_for_writing() as writer:
+        writer.append(b"x")
+    assert f"option 'password' is not the one that log {log} is written with" in error_of(UnauthorizedAccess, write)
 
 
 @pytest.mark.cluster
