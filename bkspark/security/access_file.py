@@ -10,7 +10,8 @@ One line for each, `#` begins a comment:
 token has at least `TOKEN_MIN` characters. `SUBJECT` is the subject of a certificate as RFC 4514 writes it:
 `CN=ops,O=Example`. A file whose only line is one word of letters, digits and `-._~+/=`, or `sha256:HEX`, is one token
 with the role `destroy` and the name `token`. Any other line is a misspelt rule, or an error message of the program that
-wrote the file, and must not become a token.
+wrote the file, and must not become a token. One word that replaces lines while the file is in use is refused, because
+it may be such a message, too.
 
 Only hashes of tokens stay in memory. A given token is compared with all of them in constant time.
 """
@@ -71,6 +72,8 @@ class AccessFile:
         """
         self._path = path
         self._key = key
+        self._had_lines = False
+        """Whether the rules in force are lines, and not a token alone. Changed by `_read`."""
         says = Says("tokens and roles stay as they were", f"tokens and roles were read again from {path}")
         self._rules = ChangedFiles([path], self._read, REFRESH_S, says, logger, clock)
 
@@ -124,6 +127,12 @@ class AccessFile:
             rules, has_plain = parsed(text)
         except ValueError as error:
             raise self._wrong(str(error)) from None
+        has_lines = _one_word(text) is None
+        if self._had_lines and not has_lines:
+            raise self._wrong(
+                "it has one word in place of its lines, which may be an error message: if it is a token, start again"
+            )
+        self._had_lines = has_lines
         if has_plain and stat.S_ISREG(mode) and mode & stat.S_IROTH:
             logger.warning("every user of this host can read %s, which holds a token: chmod o-r", self._path)
         return rules
@@ -132,12 +141,23 @@ class AccessFile:
         return ConfigurationError(f"{self._key}={self._path}: {why}")
 
 
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines that are neither empty nor comments, with their numbers."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    return [(number, line) for number, line in lines if line and not line.startswith("#")]
+
+
+def _one_word(text: str) -> str | None:
+    """Return the token that a file is, None if it has lines of users."""
+    lines = _lines(text)
+    return lines[0][1] if len(lines) == 1 and _ONE_WORD.fullmatch(lines[0][1]) else None
+
+
 def parsed(text: str) -> tuple[_Rules, bool]:
     """Return the rules of a file, and whether it has a token in clear. Raises ValueError, with the line's number."""
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
-    lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    if len(lines) == 1 and _ONE_WORD.fullmatch(lines[0][1]):
-        digest, is_plain = _digest(lines[0][1])
+    lines, word = _lines(text), _one_word(text)
+    if word is not None:
+        digest, is_plain = _digest(word)
         return _Rules((_Token(_ONE_TOKEN, Role.DESTROY, digest),), {}), is_plain
     tokens: dict[str, _Token] = {}
     digests: set[bytes] = set()

@@ -86,6 +86,8 @@ def test_an_error_message_in_place_of_the_rules_is_not_a_token(
         "permission denied\treading the vault",
         '{"errors":["permission_denied"]}',
         "<h1>Forbidden</h1>",
+        "AccessDeniedException",
+        "permission-denied",
     ):
         written(tmp_path, message)
         clock.now += REFRESH_S
@@ -93,6 +95,16 @@ def test_an_error_message_in_place_of_the_rules_is_not_a_token(
         assert file.of_token(SECRET) == (Principal("x", "token"), Role.READ)
     assert "line 1: it must begin with token or certificate" in caplog.text
     assert "line 1 must be: token ROLE NAME TOKEN" in caplog.text
+    assert "one word in place of its lines" in caplog.text
+
+
+def test_a_token_alone_may_be_replaced_by_another_one_or_by_lines(tmp_path: Path) -> None:
+    clock = Clock()
+    file = AccessFile(written(tmp_path, HASHED), KEY, clock)
+    for text, token in ((SECRET, SECRET), (f"token read x {HASHED}", HASHED)):
+        written(tmp_path, text)
+        clock.now += REFRESH_S
+        assert file.of_token(token) is not None
 
 
 @pytest.mark.parametrize(
