@@ -105,6 +105,20 @@ def test_a_head_with_one_wrong_member_is_refused_or_read_unchanged() -> None:
     assert refused > 150
 
 
+@pytest.mark.parametrize(
+    ("member", "value", "reason"),
+    [
+        ("id", "no token", "id is not 16 hexadecimal digits"),
+        ("writer", "00000000000000AA", "writer is not 16 hexadecimal digits"),
+        ("last_epochs", [[7, 1]], "last_epochs has an item that is not"),
+    ],
+)
+def test_a_head_with_a_name_of_another_form_is_refused(member: str, value: object, reason: str) -> None:
+    data = json.dumps({**json.loads(EXAMPLE), member: value}).encode()
+    with pytest.raises(MetadataFormat, match=reason):
+        formats.decode_head(data, "/p")
+
+
 def test_truncated_and_damaged_nodes_raise_only_the_format_error() -> None:
     data = EXAMPLE.encode()
     chance = random.Random(5)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
 from bkspark.entries import EntryBatch
-from bkspark.errors import LogExists, MalformedPayload
+from bkspark.errors import LogExists, MalformedPayload, SchemaMismatch
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.spark import committers
 from bkspark.spark.attempt_writer import AttemptWriter
@@ -244,3 +245,13 @@ def test_epoch_that_is_published_leaves_what_tasks_of_the_next_one_have_written(
     epoch_writer(cluster, log).commit([results[1]], 0)
     assert discarded(cluster, log, "app") == 1, "the ledger of another attempt of the epoch is deleted"
     assert content(client, log) == [b"a"]
+
+
+def test_epoch_whose_tasks_wrote_with_another_schema_than_its_commit_finds_publishes_nothing(
+    cluster: Cluster, client: Client, log: str
+) -> None:
+    """Spark plans the commit again. A job may have given the log a schema meanwhile: rows would be read with it."""
+    results = [written_in_epoch(cluster, log, 0), replace(written_in_epoch(cluster, log, 0), schema="0" * 32)]
+    with pytest.raises(SchemaMismatch, match=f"log {log} got another schema while the rows were written"):
+        epoch_writer(cluster, log).commit(results, 0)
+    assert content(client, log) == []
