@@ -4,7 +4,8 @@
     @pytest.mark.long_except("a-1", reason="...")    it is long, except with the parameters of these ids
 
 A test is long if it repeats with other parameters what an ordinary one shows from end to end, or if it needs more than
-about ten seconds of processor time and another test guards the same path.
+about ten seconds of processor time and another test guards the same path. A few whole runs that nothing else shows are
+long, too, and `.ci/run` has them: their reason says so.
 """
 
 from __future__ import annotations

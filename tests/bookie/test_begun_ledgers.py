@@ -10,9 +10,9 @@ import numpy as np
 from bkspark.wire import v2
 from bkspark.wire.status import EOK, Status
 from bookie_service.engine.new_ledgers import BEGUN_LEDGERS
-from tests.bookie.changing import KEY, Client, add
+from tests.bookie.changing import KEY, Client, add, entry
 from tests.bookie.stepped_twins import twin_of
-from tests.crash.twins import BookieTwin, lac_packet
+from tests.crash.twins import BookieTwin, add_frame, lac_packet
 
 FENCES = 10
 FIRST = 100
@@ -121,5 +121,8 @@ def test_fences_of_unknown_ledgers_share_the_sync_of_an_add() -> None:
         client.go_on()
     twin.loop.turn()
     assert (syncs, client.statuses) == ([], [])
-    assert add(twin, (4, 0)) == [EOK]
-    assert len(client.statuses) >= BEGUN_LEDGERS.per_address
+    writer = Client()
+    twin.serve(writer, add_frame(KEY, entry(4, 0)))
+    twin.loop.turn()
+    assert (len(syncs), writer.statuses) == (1, [EOK])
+    assert client.statuses == [Status.ENOENTRY] * BEGUN_LEDGERS.per_address

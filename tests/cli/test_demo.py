@@ -71,7 +71,7 @@ def processes_below(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.long(reason="60 s: two sessions of Spark and a cluster")
+@pytest.mark.long(reason="60 s: a cluster and two sessions of Spark; .ci/run has it")
 def test_demo_holds_on_a_table_of_ones_own_and_can_be_served_again(table, temporary, tmp_path, capsys):
     kept = tmp_path / "kept"
     ended = demo("--input", table, "--json", "--keep", kept, folder=temporary)

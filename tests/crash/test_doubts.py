@@ -9,7 +9,6 @@ from tests.crash.doubts import Damage, Doubts
 from tests.crash.parallel import rare_collections
 
 
-@pytest.mark.long_except("Damage.CUT", reason="a file that is gone is a file that was cut to nothing")
 @pytest.mark.parametrize("damage", [Damage.REMOVED, Damage.CUT])
 def test_nothing_of_a_ledger_in_doubt_is_collected_denied_or_unfenced(damage: Damage) -> None:
     doubts = Doubts()

@@ -14,7 +14,8 @@ SHARE = 0.06
 @pytest.mark.long_except(
     "SortedLedgerStorage",
     "DbLedgerStorage",
-    reason="the others have the same directories, and the log appenders of these",
+    "log per ledger",
+    reason="InterleavedLedgerStorage has the files of SortedLedgerStorage",
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_bookie_starts_with_full_ledger_directories_and_keeps_its_promises(kind: str) -> None:

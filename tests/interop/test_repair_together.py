@@ -158,7 +158,7 @@ def test_item_7_javas_worker_copies_onto_our_bookie_what_our_auditor_listed(
     assert [lac_in(spare.id, ledgers[-1], entry_id) for entry_id in (0, 7, 199)] == [199, 199, 199]
 
 
-@pytest.mark.long(reason="the worker copies bytes that it does not read, as in the test above")
+@pytest.mark.long(reason="10 s; the test above has the worker, and .ci/run has this one")
 def test_apaches_worker_copies_encrypted_ledgers_and_fences_an_open_one_without_their_key(
     java_alone: Peer, mixed: MixedCluster, observer: Observer, java: JavaClient, tmp_path: Path
 ) -> None:
@@ -208,7 +208,7 @@ def test_item_7_our_worker_copies_onto_apaches_bookie_what_javas_auditor_listed(
     assert_open_ledger_was_fenced(client, left)
 
 
-@pytest.mark.long(reason="whole processes of both; the other tests have each auditor with each worker")
+@pytest.mark.long(reason="25 s: whole processes of both, one after the other; .ci/run has it")
 def test_item_7_one_auditor_is_elected_among_both_and_killed_ones_are_followed(
     classpath: str, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient, tmp_path: Path
 ) -> None:
@@ -271,7 +271,6 @@ def test_item_7_a_ledger_that_we_have_locked_is_left_alone_by_javas_worker(
         wait_until_moved(client, [held], lost.id)
 
 
-@pytest.mark.long(reason="tests/replication has the switch and the delay in the metadata")
 def test_item_7_our_auditor_obeys_the_switch_and_the_delay_of_apaches_shell(
     mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
@@ -305,7 +304,7 @@ def test_item_7_javas_auditor_obeys_our_switch(
         wait_until(lambda: set(ledgers) <= observer.listed(), "Java's auditor to audit once enabled", WAIT_S)
 
 
-@pytest.mark.long(reason="the shell decommissions a bookie below, which recovers it, too")
+@pytest.mark.long(reason="tests/interop/test_every_call.py has the recovery by hand; .ci/run has this one")
 def test_item_9_apaches_shell_names_our_auditor_and_recovers_by_hand_what_our_bookie_held(
     mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer
 ) -> None:

@@ -97,7 +97,7 @@ def test_verbs_that_only_read(twins: tuple[Twin, Twin]) -> None:
     assert_alike(twins, READING)
 
 
-@pytest.mark.long(reason="35 s; tests/cli has each of these verbs on our cluster")
+@pytest.mark.long(reason="35 s; tests/cli has most of these verbs on our cluster, and .ci/run has this one")
 def test_verbs_that_change_the_cluster(twins: tuple[Twin, Twin]) -> None:
     assert_alike(twins, CHANGING)
 

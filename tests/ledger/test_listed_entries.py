@@ -100,7 +100,7 @@ def test_next_entry_is_unknown_if_one_bookie_sends_no_list(refuses: bool) -> Non
 
 
 def test_bookie_that_sent_no_list_in_time_is_asked_again_once_its_list_has_come() -> None:
-    """Until then no read waits for it. A list that is late was an exception: a bookie without lists sends none."""
+    """Until then no read waits for it. A bookie that was late once was never asked again, as if it sent no lists."""
 
     async def test(world: World) -> None:
         answers = Late(lists([3]))

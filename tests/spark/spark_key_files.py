@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def key_file(path: Path, *key_ids: str, octet: int = 7) -> str:
