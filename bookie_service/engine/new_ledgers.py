@@ -25,8 +25,8 @@ ADDRESSES_MAX = 1024
 """Addresses that are remembered. Beyond it those with all their room are forgotten, then the one that came first."""
 BEGUN_LEDGERS = ShareLimits(all=1024, per_address=2, per_connection=2)
 """Unknown ledgers whose fence or explicit LAC is not durable yet. Two in two milliseconds are 1,000 a second. That is
-more than an address may begin for long, and beside it adds and reads of other clients take about twice their time at most
-(benchmarks/laboratory.md)."""
+more than an address may begin for long, and beside it adds and reads of other clients take at most about twice their
+time (benchmarks/laboratory.md)."""
 _LOOK_S = 1.0
 """How often addresses with all their room are looked for: a look takes time for each address."""
 
