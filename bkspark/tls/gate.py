@@ -160,8 +160,9 @@ class _Arrival(asyncio.Protocol):
     def receive_little(self) -> None:
         """Give the present protocol of the connection RECEIVE_BYTES at once."""
         protocol = self.transport.get_protocol()
-        assert isinstance(protocol, asyncio.BufferedProtocol)
-        self.transport.set_protocol(_Little(protocol))
+        # Another arrival may have pushed this one out meanwhile: a transport that is closed has no protocol.
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            self.transport.set_protocol(_Little(protocol))
 
     def abort(self) -> None:
         """Close the connection."""

@@ -39,10 +39,9 @@ from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.forces import Forces, WaitingForce
 from bookie_service.engine.ledger_records import fence_record, first_records, key_record, lac_record
 from bookie_service.engine.long_polls import LongPolls
-from bookie_service.engine.new_ledgers import BEGUN_LEDGERS, NewLedgers
+from bookie_service.engine.new_ledgers import BegunLedgers, NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
-from bookie_service.engine.shares import Shares
 from bookie_service.engine.turns import Turns
 from bookie_service.engine.waiting_replies import WaitingReply, clients_of
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
@@ -98,8 +97,7 @@ class Bookie:
         self._adds_in_flight = 0
         """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
-        self._begun = Shares(BEGUN_LEDGERS)
-        """Places of unknown ledgers that fences and explicit LACs begin, until these are durable."""
+        self._begun = BegunLedgers(turns)
         self._unlooked_bytes = self._room_bytes = 0
         """Bytes added since the disks were checked, and how many may be added until then. Reset by `look_at_disks`."""
         # If one of these does not hold, a single add is handled as a run.
@@ -330,9 +328,8 @@ class Bookie:
         Returns:
             None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
-        fence = self._fence(client, ledger_id, master_key) if self._begun.has_place(client) else None
+        fence = self._fence(client, ledger_id, master_key)
         if fence is None:
-            self._blocked[client] = None
             return 0
         if fence.status != Status.EOK:
             self.reads.refuse(reading, fence.status)
@@ -341,16 +338,24 @@ class Bookie:
         return None
 
     def _room_for_ledger(self, client: BookieClient) -> Status | None:
-        """Return EOK if an unknown ledger may be created, which gets a place; None: it waits for a flush to make room.
+        """Return EOK if an unknown ledger may be created: it has a place then. None: the client waits to be resumed.
 
-        A ledger without entries takes no room in the write cache, so a client could create any number of ledgers
-        between two flushes without this limit.
+        A ledger without entries takes no room in the write cache: without this, there would be any number of them.
         """
-        if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
-            is_allowed = self._new_ledgers.take(client) and self._begun.take(client)
-            return Status.EOK if is_allowed else Status.ETOOMANYREQUESTS
-        # No room comes until the operator frees disk space: waiting would look like a hang.
-        return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
+        if self._store.active.room <= 0:
+            self.checkpoint(advances_checkpoint=False)
+        if self._store.active.room <= 0:
+            # No room comes until the operator frees disk space: waiting would look like a hang.
+            if self._disks.is_stuck:
+                return Status.ETOOMANYREQUESTS
+            self._blocked[client] = None
+            return None
+        if not self._begun.take(client):
+            return None
+        if not self._new_ledgers.take(client):
+            self._begun.give(client)
+            return Status.ETOOMANYREQUESTS
+        return Status.EOK
 
     def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
         if fence.sequence <= self._durable[fence.journal_index]:
@@ -420,9 +425,6 @@ class Bookie:
         Returns:
             None; 0 if nothing was done because there is no room for an unknown ledger: wait for `client.resume`.
         """
-        if not self._begun.has_place(client):
-            self._blocked[client] = None
-            return 0
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -439,7 +441,6 @@ class Bookie:
         if status == Status.EOK and ledger is None:
             status = self._room_for_ledger(client)
         if status is None:
-            self._blocked[client] = None
             return 0
         if status != Status.EOK:
             client.send(encode(status))
@@ -583,9 +584,8 @@ class Bookie:
         self._resume_blocked()
 
     def _resume_blocked(self) -> None:
-        blocked, self._blocked = list(self._blocked), {}
-        # The first one may take all the room there is, each time. So it is the last one now.
-        for client in (*blocked[1:], *blocked[:1]):
+        blocked, self._blocked = self._blocked, {}
+        for client in blocked:
             client.resume()
 
 

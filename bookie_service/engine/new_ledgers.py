@@ -6,7 +6,8 @@ starts, and few afterwards: `burst` allows the first, `per_s` the second.
 
 A fence or explicit LAC of such a ledger costs the bookie more time than its client, and a sync if it comes alone. So an
 address may have few of them unanswered (`BEGUN_LEDGERS`), and they wait for records of other requests
-(`FlushLimits.patience_ns`). The next ones wait in their connection.
+(`FlushLimits.patience_ns`). Requests that would begin more wait for a place (`BegunLedgers`), and with them what their
+connections sent after them. Requests for known ledgers need no place.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from bkspark.buckets import Bucket
-from bookie_service.engine.shares import Peer, ShareLimits
+from bkspark.options import COUNT_MAX
+from bookie_service.engine.bookie_environment import BookieClient
+from bookie_service.engine.shares import Peer, ShareLimits, Shares
+from bookie_service.engine.turns import Turns
 
 logger = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 1024
 """Addresses that are remembered. Beyond it those with all their room are forgotten, then the one that came first."""
-BEGUN_LEDGERS = ShareLimits(all=1024, per_address=2, per_connection=2)
+BEGUN_LEDGERS = ShareLimits(all=COUNT_MAX, per_address=2, per_connection=2)
 """Unknown ledgers whose fence or explicit LAC is not durable yet. Two in two milliseconds are 1,000 a second. That is
 more than an address may begin for long, and beside it adds and reads of other clients take at most about twice their
-time (benchmarks/laboratory.md)."""
+time (benchmarks/laboratory.md). There is no limit for all addresses together: a client waits for those of its own."""
 _LOOK_S = 1.0
 """How often addresses with all their room are looked for: a look takes time for each address."""
 
@@ -90,3 +94,51 @@ class NewLedgers:
         if len(self._by_address) >= ADDRESSES_MAX:
             # A peer with this many addresses, such as those of an IPv6 network, has room enough without this one.
             del self._by_address[next(iter(self._by_address))]
+
+
+class BegunLedgers:
+    """The places of unknown ledgers that fences and explicit LACs begin, and the clients that wait for one.
+
+    While clients of an address wait, some of its places are taken, or one of them was resumed and has its turn. One has
+    its turn at a time, because it may take all places that are free.
+    """
+
+    def __init__(self, turns: Turns, limits: ShareLimits = BEGUN_LEDGERS) -> None:
+        self._turns = turns
+        self._places = Shares(limits)
+        self._waiting: dict[Hashable, dict[BookieClient, None]] = {}
+        """The clients of each address that wait, the one that came first first. No address has none."""
+        self._resuming: set[Hashable] = set()
+        """The addresses of which one client was resumed and has its turn."""
+
+    def take(self, client: BookieClient) -> bool:
+        """Take a place; False: there is none now, and `client.resume` is called when one may be free."""
+        if self._places.take(client):
+            return True
+        self._waiting.setdefault(client.address, {})[client] = None
+        return False
+
+    def give(self, client: BookieClient) -> None:
+        """Return a place that was taken for a client, and let the next one of its address try again."""
+        self._places.give(client)
+        if client.address not in self._resuming:
+            self._resume_next(client.address)
+
+    def _resume_next(self, address: Hashable) -> None:
+        """Resume the first client that waits at an address, if there is a place.
+
+        It may be closed, or its request may be refused. So after its turn the next one is resumed if a place is left.
+        """
+        self._resuming.discard(address)
+        waiting = self._waiting.get(address)
+        if not waiting:
+            return
+        client = next(iter(waiting))
+        if not self._places.has_place(client):
+            return
+        del waiting[client]
+        if not waiting:
+            del self._waiting[address]
+        self._resuming.add(address)
+        client.resume()
+        self._turns.go_on(client.connection, lambda turn: self._resume_next(address))

@@ -3,7 +3,8 @@
 Without authentication only the address distinguishes peers. Many honest clients can share an address (the loopback of a
 test machine, a network with NAT). So one address may take half of all places: a flood from it leaves the other half to
 other addresses, and honest clients at one address still have thousands. One connection may take half of what its
-address may, so a flood on one connection leaves room for other clients at the same address.
+address may, so a flood on one connection leaves room for other clients at the same address. `ShareLimits.of` makes such
+limits.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.reads import ReadClient, Reading
 from bookie_service.engine.responses import Parts
-from bookie_service.engine.shares import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class WaitingReply:
     read: Reading | None = None
     received_ns: int = 0
     given_ns: int = 0
-    begun_by: Peer | None = None
+    begun_by: BookieClient | None = None
 
 
 def clients_of(queues: Iterable[Iterable[WaitingReply]]) -> set[ReadClient]:

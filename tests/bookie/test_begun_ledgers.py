@@ -9,35 +9,64 @@ import numpy as np
 
 from bkspark.wire import v2
 from bkspark.wire.status import EOK, Status
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.bookie_environment import BookieOptions
 from bookie_service.engine.new_ledgers import BEGUN_LEDGERS
+from bookie_service.engine.turns import Turns
 from tests.bookie.changing import KEY, Client, add, entry
 from tests.bookie.stepped_twins import twin_of
-from tests.crash.twins import BookieTwin, add_frame, lac_packet
+from tests.crash.twins import AtHand, BookieTwin, add_frame, lac_packet
 
 FENCES = 10
 FIRST = 100
 """The first of many ledgers that no bookie has."""
 
 
-class Requests(Client):
-    """A connection from an address with fences of ledgers FIRST, FIRST + 1, ..., which a bookie takes when it can."""
+class Bench:
+    """A bookie on a simulated disk whose connections take turns."""
 
-    def __init__(self, twin: BookieTwin, address: Hashable, first: int = FIRST) -> None:
+    def __init__(self) -> None:
+        self.twin = twin_of()
+        self.turns = Turns(lambda seconds, callback: self.twin.loop.call_soon(callback), lambda: 0.0)
+        threads = [journal.thread for journal in self.twin.journals]
+        bookie = Bookie(
+            self.twin.store, threads, self.twin.checkpoints, self.twin.disks, AtHand(), BookieOptions(), self.turns
+        )
+        self.twin.bookie = self.twin.checkpoints.bookie = bookie
+        for journal in self.twin.journals:
+            journal.bookie = bookie
+        bookie.look_at_disks()
+
+    def requests(self, address: str, first: int = FIRST) -> Requests:
+        """Return a connection that has sent fences, of which the bookie has taken those that it takes at once."""
+        client = Requests(self, address, first)
+        with self.twin.loop.serving():
+            client.go_on()
+        return client
+
+
+class Requests(Client):
+    """A connection from an address with fences of the ledgers from `first` on."""
+
+    def __init__(self, bench: Bench, address: Hashable, first: int) -> None:
         super().__init__()
         self._address = address
-        self.resumed = 0
+        self._bench = bench
         ids = np.array([v2.LAST_ENTRY])
         frames = [v2.encode_reads(first + number, ids, v2.DO_FENCING, KEY) for number in range(FENCES)]
-        self._octets, self._requests = twin.received(self, b"".join(frames))
-        self._loop = twin.loop
+        self._octets, self._requests = bench.twin.received(self, b"".join(frames))
 
     @property
     def address(self) -> Hashable:
         return self._address
 
+    @property
+    def connection(self) -> Hashable:
+        return self
+
     def resume(self) -> None:
         self.resumed += 1
-        self._loop.call_soon(self.go_on)
+        self._bench.turns.go_on(self, lambda turn: self.go_on())
 
     def go_on(self) -> None:
         self._requests.serve(self._octets)
@@ -49,80 +78,89 @@ def known(twin: BookieTwin) -> int:
 
 
 def test_fences_beyond_those_that_an_address_may_have_unanswered_wait_and_are_answered_in_turn() -> None:
-    twin = twin_of()
-    client, other = Requests(twin, "a"), Requests(twin, "b", FIRST + FENCES)
+    bench = Bench()
+    client = bench.requests("a")
     limit = BEGUN_LEDGERS.per_address
-    with twin.loop.serving():
-        client.go_on()
-    assert (known(twin), client.resumed) == (limit, 0)
-    with twin.loop.serving():
-        other.go_on()
-    assert known(twin) == 2 * limit, "another address has room of its own"
-    twin.settle()
+    assert (known(bench.twin), client.resumed) == (limit, 0)
+    other = bench.requests("b", FIRST + FENCES)
+    assert known(bench.twin) == 2 * limit, "another address has room of its own"
+    bench.twin.settle()
     assert client.statuses == other.statuses == [Status.ENOENTRY] * FENCES
-    assert client.resumed >= FENCES // limit - 1
 
 
-def test_connections_of_an_address_take_turns() -> None:
-    """If the first one went on first each time, it would take all the room that there is, and the other none."""
-    twin = twin_of()
-    clients = [Requests(twin, "a", FIRST + number * FENCES) for number in range(3)]
-    for client in clients:
-        with twin.loop.serving():
-            client.go_on()
+def test_connections_of_an_address_take_turns_and_none_is_resumed_in_vain() -> None:
+    """To resume all of them each time would cost the bookie more than the fences."""
+    bench = Bench()
+    clients = [bench.requests("a", FIRST + number * FENCES) for number in range(3)]
     while not all(client.statuses for client in clients):
         assert max(len(client.statuses) for client in clients) < FENCES
-        twin.journals[0].step()
-    twin.settle()
+        bench.twin.journals[0].step()
+    bench.twin.settle()
     assert [client.statuses for client in clients] == [[Status.ENOENTRY] * FENCES] * 3
+    assert sum(client.resumed for client in clients) <= 3 * FENCES
 
 
-def test_explicit_lacs_of_unknown_ledgers_wait_for_the_same_room() -> None:
-    twin = twin_of()
-    client = Requests(twin, "a")
+def test_connection_that_is_closed_while_it_waits_stops_no_other() -> None:
+    bench = Bench()
+    clients = [bench.requests("a", FIRST + number * FENCES) for number in range(3)]
+    clients[1].is_open = False
+    bench.twin.settle()
+    assert [len(client.statuses) for client in clients] == [FENCES, 0, FENCES]
+
+
+def test_requests_for_a_known_ledger_wait_for_no_fence_of_an_unknown_one() -> None:
+    """An honest client may have the address of a flood: the loopback, or that of a network with NAT."""
+    bench = Bench()
+    assert add(bench.twin, (4, 0)) == [EOK]
+    flood = bench.requests("a")
+    known_before = known(bench.twin)
+    client = bench.requests("a", 4)
+    assert (known(bench.twin), flood.resumed) == (known_before, 0)
+    bench.twin.journals[0].step()
+    assert client.statuses[:1] == [EOK], "the first of its fences is of ledger 4, and fenced it"
+
+
+def test_explicit_lacs_of_unknown_ledgers_wait_for_the_same_places() -> None:
+    bench = Bench()
     limit, answers = BEGUN_LEDGERS.per_address, []
+    client = bench.requests("a")
 
     def write_lac(ledger_id: int) -> int | None:
         def answer(status: Status) -> tuple[bytes]:
             answers.append(status)
             return (b"",)
 
-        with twin.loop.serving():
-            return twin.bookie.write_lac(client, ledger_id, KEY, lac_packet(ledger_id, 5), answer)
+        with bench.twin.loop.serving():
+            return bench.twin.bookie.write_lac(client, ledger_id, KEY, lac_packet(ledger_id, 5), answer)
 
-    assert [write_lac(FIRST + number) for number in range(limit + 1)] == [None] * limit + [0]
-    with twin.loop.serving():
-        client.go_on()
-    assert known(twin) == limit, "a fence waits, too"
+    assert write_lac(FIRST) is None, "a fence has begun it"
+    assert write_lac(FIRST + FENCES) == 0
+    assert known(bench.twin) == limit
 
 
-def test_refused_fence_takes_no_room() -> None:
-    twin = twin_of()
-    assert add(twin, (4, 0)) == [EOK]
+def test_refused_fence_takes_no_place() -> None:
+    bench = Bench()
+    assert add(bench.twin, (4, 0)) == [EOK]
     client = Client()
     for _ in range(2 * BEGUN_LEDGERS.per_address):
-        twin.serve(client, v2.encode_reads(4, np.array([0]), v2.DO_FENCING, b"x" * 20))
+        bench.twin.serve(client, v2.encode_reads(4, np.array([0]), v2.DO_FENCING, b"x" * 20))
     assert client.statuses == [Status.EUA] * 2 * BEGUN_LEDGERS.per_address
-    requests = Requests(twin, client.address)
-    with twin.loop.serving():
-        requests.go_on()
-    assert known(twin) == BEGUN_LEDGERS.per_address
+    bench.requests(client.address)
+    assert known(bench.twin) == BEGUN_LEDGERS.per_address
 
 
 def test_fences_of_unknown_ledgers_share_the_sync_of_an_add() -> None:
     """A sync of their own would cost the bookie more than all else that a flood of them asks for."""
-    twin = twin_of()
+    bench = Bench()
     syncs: list[str] = []
-    twin.disk.before_operation = lambda operation, path: (
+    bench.twin.disk.before_operation = lambda operation, path: (
         syncs.append(path) if operation == "sync_data" and path.startswith("/journal") else None
     )
-    client = Requests(twin, "a")
-    with twin.loop.serving():
-        client.go_on()
-    twin.loop.turn()
+    client = bench.requests("a")
+    bench.twin.loop.turn()
     assert (syncs, client.statuses) == ([], [])
     writer = Client()
-    twin.serve(writer, add_frame(KEY, entry(4, 0)))
-    twin.loop.turn()
+    bench.twin.serve(writer, add_frame(KEY, entry(4, 0)))
+    bench.twin.loop.turn()
     assert (len(syncs), writer.statuses) == (1, [EOK])
     assert client.statuses == [Status.ENOENTRY] * BEGUN_LEDGERS.per_address

@@ -43,7 +43,7 @@ def test_ledgers_without_entries_wait_for_room_as_adds_do(flood: str) -> None:
     assert 0.9 * LEDGERS_MAX <= replies(peer) <= LEDGERS_MAX + 2
     while not served.twin.checkpoints.is_idle:
         assert served.twin.checkpoints.step()
-        turns(served, 500)
+        turns(served, 2 * LEDGERS_MAX)
     assert replies(peer) == 2 * LEDGERS_MAX
 
 

@@ -75,9 +75,14 @@ def lacless_header() -> Plant:
 
 def early_lac_answer() -> Plant:
     def make(old: Any) -> Any:
-        def write_lac(self: bookie.Bookie, client: Any, *arguments: Any) -> None:
-            with replaced(bookie.Bookie, "_send_when_durable", lambda *arguments: client.send(arguments[4])):
-                old(self, client, *arguments)
+        def write_lac(self: bookie.Bookie, client: Any, *arguments: Any) -> Any:
+            before = [len(waiting) for waiting in self._waiting]
+            taken = old(self, client, *arguments)
+            for count, waiting in zip(before, self._waiting):
+                if len(waiting) > count:
+                    client.send(waiting[-1].parts)
+                    waiting[-1] = dataclasses.replace(waiting[-1], parts=())
+            return taken
 
         return write_lac
 

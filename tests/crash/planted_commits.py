@@ -101,8 +101,7 @@ def mixed_group_deferred() -> Plant:
 
 def held_handed_over_last() -> Plant:
     def hand_over(self: JournalThread, *submissions: Any) -> None:
-        held, self._held, self._held_bytes = self._held, [], 0
-        for submission in (*submissions, *held):
+        for submission in (*submissions, *self._take_held()):
             self._handed_over += 1
             self._queue.put(submission)
 

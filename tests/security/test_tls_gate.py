@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,23 @@ def test_beyond_the_limit_of_all_the_oldest_one_ends(tmp_path: Path) -> None:
         peers = [await served.peer(f"127.0.0.{number}") for number in range(1, 6)]
         assert await ends(peers[0])
         assert [each.at_eof() for each in peers] == [True] + [False] * 4
+
+    run(tmp_path, test, handshakes=4)
+
+
+def test_an_arrival_that_is_pushed_out_as_its_handshake_begins_is_no_error(tmp_path: Path) -> None:
+    """Its transport is closed when the gate looks for the protocol that `start_tls` has put in place."""
+
+    async def test(served: Served) -> None:
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context.get("exception")))
+        # Sockets that were accepted in one turn of the loop: those that come later push out the first ones.
+        connections = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(40)]
+        readers = [await served.peer("127.0.0.9") for _ in range(2)]
+        assert not any(each.at_eof() for each in readers)
+        for each in connections:
+            each.close()
+        assert errors == []
 
     run(tmp_path, test, handshakes=4)
 

@@ -27,8 +27,8 @@ class FlushLimits:
     no limit. `bytes_max` is above Apache's 512 KiB: a sync into new blocks of a file takes about as long for more
     bytes, and records that miss a group wait for another sync (benchmarks/laboratory.md).
 
-    Patient records wait for an ordinary one for `patience_ns`, as long as any group of Apache's bookies waits. Without
-    `flush_when_idle` they wait as all others.
+    Patient records wait for an ordinary one for `patience_ns`, as long as any group of Apache's bookies waits, and no
+    longer than `age_ns_max`. Without `flush_when_idle` they wait as all others.
 
     After `marker_delay_ns` without records the journal records that its contents are durable
     (`Journal.write_durability_marker`). A journal that does not sync its groups is synced once in that time.
@@ -50,7 +50,7 @@ def flush_reason(
 ) -> FlushReason | None:
     """Return why the group must be synced now; None: wait for more records.
 
-    A group that only requests a sync has no bytes.
+    A group may have no bytes: it only requests a sync.
     """
     if group_bytes >= limits.bytes_max:
         return FlushReason.BYTES

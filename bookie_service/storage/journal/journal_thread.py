@@ -217,8 +217,8 @@ class JournalThread:
         one.
 
         `deferred` records do not cause a sync: `on_written` or `on_durable` reports that they are written.
-        `is_patient`: they wait for an ordinary submission for up to `FlushLimits.patience_ns`. Their client sends more
-        before it waits for them, as in a recovery, or could make many of them cheaply.
+        `is_patient`: up to INLINE_BYTES_MAX of them wait for an ordinary submission, as `FlushLimits` says. Their
+        client sends more before it waits for them, as in a recovery, or could make many of them cheaply.
         """
         self._sequence += 1
         if deferred:
