@@ -81,7 +81,7 @@ def test_beyond_the_limit_of_all_the_oldest_one_ends(tmp_path: Path) -> None:
     run(tmp_path, test, handshakes=4)
 
 
-def test_an_arrival_that_is_pushed_out_as_its_handshake_begins_is_no_error(tmp_path: Path) -> None:
+def test_an_arrival_may_be_pushed_out_as_its_handshake_begins(tmp_path: Path) -> None:
     """Its transport is closed when the gate looks for the protocol that `start_tls` has put in place."""
 
     async def test(served: Served) -> None:
