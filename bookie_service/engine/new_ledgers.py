@@ -107,7 +107,7 @@ class BegunLedgers:
         self._turns = turns
         self._places = Shares(limits)
         self._waiting: dict[Hashable, dict[BookieClient, None]] = {}
-        """The clients of each address that wait, the one that came first first. An address without them has no entry."""
+        """The clients that wait, by address, in the order in which they came. An address without them has no entry."""
         self._resuming: set[Hashable] = set()
         """The addresses of which one client was resumed and has its turn."""
 
