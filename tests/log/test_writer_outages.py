@@ -13,7 +13,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import MetadataError
+from bkspark.errors import LedgerFenced, MetadataError
 from bkspark.log import Log
 from bkspark.log.delta import delta_path
 from bkspark.log.epochs import Output
@@ -61,6 +61,39 @@ def test_ledger_that_may_have_been_added_in_an_outage_hides_no_later_entry(tmp_p
             assert (await log.snapshot()).open_ordinals == ()
 
     run(tmp_path, test)
+
+
+@pytest.mark.parametrize("noticed_by", ["append", "close", "close after an outage of the bookie"])
+def test_ledger_that_was_added_in_an_outage_is_closed_although_the_writers_own_cannot_be(tmp_path, noticed_by):
+    """Another client closes the writer's ledger, so readers pass that. The ledger that was added must not stop them."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        tree, (bookie,) = OutageTree(cluster.store, HEAD, REPEATED), cluster.bookies
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            await cluster.client().recover(writer.ledger_id)
+            with pytest.raises(LedgerFenced):
+                await writer.append(b"not written")
+            tree.begins = 0
+            if noticed_by == "close after an outage of the bookie":
+                tree.then = bookie.stop
+            with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
+                await writer.roll()
+            if noticed_by != "close":
+                with pytest.raises(LedgerFenced):
+                    await writer.append(b"not written")
+            if tree.then is not None:
+                await bookie.start()
+            if noticed_by != "append":
+                with pytest.raises(LedgerFenced):
+                    await writer.close()
+            assert len(await log.snapshot()) == 2
+            await publish(log, numbers(10, 20))
+            assert await read_all(log) == numbers(0, 20)
+
+    run(tmp_path, test, bookies=1)
 
 
 async def repeated(call: Callable[[], Awaitable[T]]) -> T:

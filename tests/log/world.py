@@ -145,14 +145,15 @@ class FailingTree(MemoryTree):
 class OutageTree(FailingTree):
     """A session that loses its connection once, at a change of one node: `begins` changes of it succeed before.
 
-    The change takes effect or not (`takes_effect`); then neither its answer nor the next `lasts` reads of the node
-    arrive.
+    The change takes effect or not (`takes_effect`); then others act (`then`), and neither its answer nor the next
+    `lasts` reads of the node arrive.
     """
 
     def __init__(self, server: MemoryStore, path: str, lasts: int) -> None:
         super().__init__(server, path)
         self.begins: int | None = None
         self.takes_effect = True
+        self.then: Callable[[], Awaitable[object]] | None = None
         self._lasts = lasts
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
@@ -164,6 +165,8 @@ class OutageTree(FailingTree):
             await super().transaction(operations)
         self.begins = None if is_now else self.begins - 1
         if is_now:
+            if self.then is not None:
+                await self.then()
             self.failures = self._lasts
             raise MetadataError("the connection to the metadata store was lost")
 
