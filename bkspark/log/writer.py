@@ -211,7 +211,7 @@ class LogWriter(ClosedAtExit):
         self._unwatch: Callback | None = None
         """Ends the watch of the log; None before `open` and after the end."""
         self._looks: set[asyncio.Task[None]] = set()
-        """The check of the log that runs or waits for its turn; at most one task."""
+        """The check of the log that runs, and those that wait for their turn."""
         self._notes: set[asyncio.Task[None]] = set()
         """The task that writes times of append calls to the ledger's node; at most one."""
         self._upkeep: set[asyncio.Task[None]] = set()
@@ -407,8 +407,9 @@ class LogWriter(ClosedAtExit):
     # ---- being overtaken ----
 
     def _on_change(self) -> None:
-        self._is_stale = True
-        if not self._looks:
+        was_stale, self._is_stale = self._is_stale, True
+        # A check that waits for its turn will see this change. One that has begun may have read the log before it.
+        if not (was_stale and self._looks):
             start_kept(self._look_in_turn(), self._looks)
 
     async def _look_in_turn(self) -> None:

@@ -137,6 +137,10 @@ async def lets_readers_pass(log: Log) -> bool:
     return (await log.snapshot()).open_ordinals == ()
 
 
+async def has_ledgers(log: Log, count: int) -> bool:
+    return len(await log.snapshot()) == count
+
+
 def test_job_that_publishes_while_a_writer_opens_the_log_is_noticed(tmp_path):
     """Otherwise readers would wait before the writer's ledger until the writer appends."""
 
@@ -151,6 +155,23 @@ def test_job_that_publishes_while_a_writer_opens_the_log_is_noticed(tmp_path):
             await writer.append_many(numbers(5, 10))
             await writer.close()
         assert await read_all(log) == numbers(0, 10)
+
+    run(tmp_path, test)
+
+
+def test_job_that_publishes_while_a_writer_checks_the_log_is_noticed(tmp_path):
+    """The writer has read the list without the job's ledger when the watch tells it of the change."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        tree = WatchingTree(cluster.store, HEAD)
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            tree.after_read = lambda: publish(log, numbers(0, 5))
+            await until(lambda: has_ledgers(log, 2), "the job to publish")
+            await until(lambda: lets_readers_pass(log), "the writer to let readers pass")
+            assert await read_all(log) == numbers(0, 5)
+            await writer.close()
 
     run(tmp_path, test)
 

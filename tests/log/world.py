@@ -195,13 +195,22 @@ class LaggingTree(MemoryTree):
 
 
 class WatchingTree(MemoryTree):
-    """A session that fails the next watches of one node (`failures`), or lets others act before it sets one."""
+    """A session that fails the next watches of one node (`failures`), or lets others act before it sets one (`before`)
+    or after the server has read the node for it (`after_read`)."""
 
     def __init__(self, server: MemoryStore, path: str) -> None:
         super().__init__(server, session_id=1_005, timeout_s=10.0)
         self.failures = 0
         self.before: Callable[[], Awaitable[object]] | None = None
+        self.after_read: Callable[[], Awaitable[object]] | None = None
         self._path = path
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        found = await super().get(path)
+        if path == self._path and self.after_read is not None:
+            then, self.after_read = self.after_read, None
+            await then()
+        return found
 
     async def watch(self, path: str, callback: Callback) -> Callback:
         if path == self._path and self.before is not None:
