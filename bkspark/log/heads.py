@@ -398,14 +398,12 @@ class MissingNodes:
         self._count = self._count + 1 if found is not None and found == self._last else 1
         self._last = found
         if found is not None and self._count >= MISSING_MAX:
-            raise lost_node(what, error) from None
+            raise lost_node(what, error, "and no process has changed the log since") from None
 
 
-def lost_node(what: str, error: MetadataError) -> MetadataFormat:
-    """Return the error for a node that is missing although the present head names it. `what` begins the message."""
-    return MetadataFormat(
-        f"{what}: {error}, and no process has changed the log since: the node was removed by hand, or is lost"
-    )
+def lost_node(what: str, error: MetadataError, sign: str) -> MetadataFormat:
+    """Return the error for a node that no process has removed. `what` begins the message, and `sign` shows it."""
+    return MetadataFormat(f"{what}: {error}, {sign}: the node was removed by hand, or is lost")
 
 
 class _Forgotten(Exception):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bkspark.errors import ConfigurationError, DataLoss, MetadataError, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
 from bkspark.log.formats import LogHead, PageRef, Publisher, SchemaRef, SegmentFacts
-from bkspark.log.heads import HeadStore, StoredHead, lost_node
+from bkspark.log.heads import LOST_RACES_MAX, HeadStore, StoredHead, lost_node
 from bkspark.log.positions import NO_LEDGER, Position
 from bkspark.log.schemas import StoredSchema
 from bkspark.log.times import Place, TimeIndex, Timeline, TimePageRef, page_at, pages_of
@@ -105,44 +105,50 @@ class LogSnapshot:
         return await self._timeline(lambda index: pages_of(index, first, end))
 
     async def _timeline(self, choose: Callable[[TimeIndex], tuple[TimePageRef, ...]]) -> Timeline:
-        snapshot, is_present = self, False
-        while True:
-            found = await snapshot._present_timeline(choose(snapshot.head.times), is_present=is_present)
-            if found is not None:
+        snapshot = self
+        for _ in range(LOST_RACES_MAX):
+            found = await snapshot._timeline_or_newer(choose(snapshot.head.times))
+            if isinstance(found, Timeline):
                 return found
-            newer = await self._heads.read(self.name)
-            if newer.head.log_id != self.head.log_id:
-                raise self._changed_meanwhile()
-            is_present = newer.version == snapshot.version
-            snapshot = LogSnapshot(self._heads, self.name, newer)
+            snapshot = found
+        raise MetadataError(
+            f"log {self.name}: others changed it {LOST_RACES_MAX} times while its times were being read: try again"
+        )
 
-    async def _present_timeline(self, refs: tuple[TimePageRef, ...], *, is_present: bool) -> Timeline | None:
-        """Return the marks of some pages, of the head and of open ledgers; None if a node is gone.
+    async def _timeline_or_newer(self, refs: tuple[TimePageRef, ...]) -> Timeline | LogSnapshot:
+        """Return the marks of some pages, of the head and of open ledgers; a newer snapshot if a node of them is gone.
 
-        Args:
-            is_present: the log has not changed since the snapshot: an open ledger without a node of times never had
-            one, and a page that is gone is lost.
+        A node that was removed by a process is not in a head that is read after the node was missed: no process removes
+        one that the head names. If the head still names a page then, the page is lost; if a ledger is still open, it
+        never had a node. Versions do not show this, because others may change the log and leave these nodes.
         """
         index = self.head.times
         marks = [*(ref.mark for ref in index.pages), *index.marks]
         unrecorded = None
-        try:
-            for ref in refs:
+        for ref in refs:
+            try:
                 marks += await self._heads.time_page(self.name, ref)
-        except NoSuchNode as error:
-            if is_present:
-                raise lost_node(f"log {self.name}", error) from None
-            return None
+            except NoSuchNode as error:
+                newer = await self._newer()
+                if ref in newer.head.times.pages:
+                    raise lost_node(f"log {self.name}", error, "although the log names it") from None
+                return newer
         for ordinal in self.open_ordinals:
             noted = await self._heads.open_times(self.name, (await self.ledger(ordinal)).ledger_id, ordinal)
-            if noted is None:
-                if is_present:
-                    continue
-                return None
-            marks += noted.marks
-            if ordinal == self.end_ordinal - 1:
-                unrecorded = (ordinal, noted.until)
+            if noted is not None:
+                marks += noted.marks
+                if ordinal == self.end_ordinal - 1:
+                    unrecorded = (ordinal, noted.until)
+            elif ordinal not in (newer := await self._newer()).open_ordinals:
+                return newer
         return Timeline(marks, unrecorded)
+
+    async def _newer(self) -> LogSnapshot:
+        """Return the log's present list. Raises DataLoss if the log was created again."""
+        newer = LogSnapshot(self._heads, self.name, await self._heads.read(self.name))
+        if newer.head.log_id != self.head.log_id:
+            raise self._changed_meanwhile()
+        return newer
 
     async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[LogSegment]]:
         """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a part of a page at a time.

@@ -195,8 +195,9 @@ class LogWriter(ClosedAtExit):
         """(ordinal, facts) of closed ledgers whose end is not recorded in the head yet. Emptied by `_roll` and
         `_settle`."""
         self._unsure: set[int] = set()
-        """Ledgers that were to be added to the list, and the outcome is unknown. Nothing is written to them; those that
-        are in the list are closed by `_look` or `close`, and removed from here: open, they would stop readers."""
+        """Ledgers that were to be added to the list, and the outcome is unknown. Nothing is written to them. Open, they
+        would stop readers: those that are in the list are closed by `_look`, by `close` and after a failure, and then
+        removed from here."""
         self._error: BookKeeperError | None = None
         """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._calls = CallOrder(self._send_singles)
@@ -210,7 +211,7 @@ class LogWriter(ClosedAtExit):
         self._unwatch: Callback | None = None
         """Ends the watch of the log; None before `open` and after the end."""
         self._looks: set[asyncio.Task[None]] = set()
-        """The check of the log that runs or waits for its turn; at most one task."""
+        """The check of the log that runs, and those that wait for their turn."""
         self._notes: set[asyncio.Task[None]] = set()
         """The task that writes times of append calls to the ledger's node; at most one."""
         self._upkeep: set[asyncio.Task[None]] = set()
@@ -393,10 +394,12 @@ class LogWriter(ClosedAtExit):
             metadata = await current.ledger.close()
         except LedgerClosed as error:
             self._error = _overtaken(error)
+            await self._close_unsure_after_end()
             raise self._error from error
         except BookKeeperError as error:
             # Acknowledged entries are safe. End the writer, so that no later entry is written after a gap.
             self._error = error
+            await self._close_unsure_after_end()
             raise
         await self._note_times_of(current)
         self._closed.append((current.ordinal, facts_of(current.ledger.ledger_id, metadata)))
@@ -404,22 +407,23 @@ class LogWriter(ClosedAtExit):
     # ---- being overtaken ----
 
     def _on_change(self) -> None:
-        self._is_stale = True
-        if not self._looks:
+        was_stale, self._is_stale = self._is_stale, True
+        # A check that waits for its turn will see this change. One that has begun may have read the log before it.
+        if not (was_stale and self._looks):
             start_kept(self._look_in_turn(), self._looks)
 
     async def _look_in_turn(self) -> None:
         async with self._calls.take():
             try:
                 await self._change_over()
-                if self._is_stale and self._error is None:
-                    await self._to_its_end(self._look())
+                if self._is_stale and not self._is_closed:
+                    await self._to_its_end(self._look() if self._error is None else self._close_unsure_after_end())
             except BookKeeperError:
-                return  # still stale: the next append or close checks again, and raises to its caller
+                return  # the next append raises to its caller: the error that ended the writer, or that of a new check
 
     async def _look(self) -> None:
-        """Read the log; close the ledger if the list has others after it, and those that this writer was unsure of.
-        Call with the lock."""
+        """Read the log; close the ledger if the list has others after it, and those that this writer was unsure of,
+        also if the ledger cannot be closed. Call with the lock."""
         self._is_stale = False
         try:
             snapshot = await self._store.snapshot(self._name)
@@ -440,6 +444,18 @@ class LogWriter(ClosedAtExit):
         self._closed += found
         self._unsure.difference_update(facts.ledger_id for _, facts in found)
         return bool(found)
+
+    async def _close_unsure_after_end(self) -> None:
+        """Close, for a writer that has ended, the ledgers that it was unsure of, if that can be done now."""
+        if not self._unsure:
+            return
+        try:
+            await self._close_unsure(await self._store.snapshot(self._name))
+        except BookKeeperError:
+            # Callers get the error that ended the writer. These ledgers have no entries, so nothing that was
+            # acknowledged depends on this. They stay in `_unsure`, for the next change of the log and for `close`;
+            # the next process that opens the log closes them in any case.
+            return
 
     async def _settle(self, *, is_end: bool) -> None:
         await self._store.settle_writer(self._name, self._token, self._closed, is_end=is_end)
@@ -465,6 +481,7 @@ class LogWriter(ClosedAtExit):
             if error is not None:
                 if current is not None:
                     current.ledger.abandon()
+                await self._close_unsure_after_end()
                 raise error
             if current is not None:
                 await self._close_ledger(current)

@@ -43,6 +43,7 @@ from bkspark.log.times import (
 )
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
+from tests.log.routed_logs import Logs, in_logs
 from tests.log.world import World, in_world
 
 TOKEN = "00000000000000aa"
@@ -384,8 +385,34 @@ async def test_page_of_times_that_was_removed_by_hand_is_an_error_that_names_it(
     (page,) = snapshot.head.times.pages
     path = f"{log_path('x')}/pages/{page.name}"
     await world.server.session().delete(path)
-    with pytest.raises(MetadataFormat, match=f"{path} does not exist, and no process has changed the log since"):
+    with pytest.raises(MetadataFormat, match=f"{path} does not exist, although the log names it"):
         await snapshot.first_at(2_000)
+
+
+@in_logs("a", "b")
+async def test_page_of_times_of_a_log_in_routed_commits_that_was_removed_by_hand_is_an_error(logs: Logs) -> None:
+    """The changes of routed commits are not in the head's node."""
+    logs.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+    for ledger_id in range(0, 2 * RECENT_MAX + 20, 2):
+        assert await logs.commit(a=ledger_id, b=ledger_id + 1)
+    snapshot = await LogStore(ImpatientTree(logs.server, 1_021, 10.0), "/ledgers").snapshot("a")
+    (page,) = snapshot.head.times.pages
+    path = f"{log_path('a')}/pages/{page.name}"
+    await logs.server.session().delete(path)
+    with pytest.raises(MetadataFormat, match=f"{path} does not exist, although the log names it"):
+        await snapshot.first_at(2_000)
+
+
+@in_logs("a", "b")
+async def test_times_of_an_open_ledger_without_a_node_are_unknown_in_a_log_in_routed_commits(logs: Logs) -> None:
+    await logs.store.attempts.add("a", 5, SegmentOwner("writer", "a" * 16))
+    assert await logs.store.open_writer("a", 5, "a" * 16, []) == 0
+    for ledger_id in range(10, 16, 2):
+        assert await logs.commit(a=ledger_id, b=ledger_id + 1)
+    await logs.server.session().delete(open_path(log_path("a"), 5))
+    snapshot = await LogStore(ImpatientTree(logs.server, 1_020, 10.0), "/ledgers").snapshot("a")
+    timeline = await snapshot.times((0, 0), (4, 0))
+    assert timeline.marks[0].place == (0, 0)
 
 
 class BusyTree(MemoryTree):
@@ -418,6 +445,84 @@ async def test_page_of_times_that_is_replaced_again_and_again_while_it_is_read_i
     tree.left = 2
     assert await snapshot.first_at(2_000) == (1, 0)
     assert tree.left == 0
+
+
+@in_world
+async def test_page_of_times_that_is_removed_by_hand_from_a_busy_log_is_an_error(world: World) -> None:
+    """Other clients change the log before each read of the page. None of them replaces the page."""
+    world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+    ids = itertools.count()
+    for _ in range(RECENT_MAX + 1):
+        await world.publish(next(ids))
+
+    async def publish() -> None:
+        await world.publish(next(ids))
+
+    tree = BusyTree(world.server, publish)
+    snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+    (page,) = snapshot.head.times.pages
+    await world.server.session().delete(f"{log_path('x')}/pages/{page.name}")
+    tree.left = 20
+    with pytest.raises(MetadataFormat, match=f"{page.name} does not exist, although the log names it"):
+        await snapshot.first_at(2_000)
+    assert tree.left == 19
+
+
+def test_page_of_times_that_is_replaced_before_every_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkspark.log.snapshot.LOST_RACES_MAX", 5)
+
+    @in_world
+    async def test(world: World) -> None:
+        world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+        ids = itertools.count()
+
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                await world.publish(next(ids))
+
+        await publish(RECENT_MAX + 1)
+        tree = BusyTree(world.server, partial(publish, RECENT_MAX // 2 + 1))
+        snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+        tree.left = 20
+        with pytest.raises(MetadataError, match="others changed it 5 times while its times were being read"):
+            await snapshot.first_at(2_000)
+
+    test()
+
+
+def test_page_of_times_is_not_lost_if_a_truncation_removes_it_between_two_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An open ledger has no node of times, and the process no longer caches the page when it reads the page again."""
+    monkeypatch.setattr("bkspark.log.times.RECENT_MAX", 4)
+    monkeypatch.setattr("bkspark.log.times.PAGE_MARKS_MAX", 2)
+    monkeypatch.setattr("bkspark.log.heads.PAGES_CACHED_MAX", 1)
+
+    @in_world
+    async def test(world: World) -> None:
+        world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
+        await world.publish(*range(4))
+        for ledger_id in range(4, 12):
+            await world.publish(ledger_id)
+        await world.store.attempts.add("x", 50, SegmentOwner("writer", "a" * 16))
+        end = await world.store.open_writer("x", 50, "a" * 16, [])
+        await world.server.session().delete(open_path(log_path("x"), 50))
+        reads = itertools.count()
+
+        async def truncate_at_last() -> None:
+            if next(reads) == count:
+                before = Position.beginning(10)
+                assert await world.store.truncate("x", before, at_ledger_end=False, closed=[]) == 10
+
+        tree = BusyTree(world.server, truncate_at_last)
+        snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+        count = len(snapshot.head.times.pages)
+        assert count >= 2
+        tree.left = 100
+        timeline = await snapshot.times((0, 0), (end + 1, 0))
+        assert timeline.marks[-1].ordinal == end
+
+    test()
 
 
 @in_world

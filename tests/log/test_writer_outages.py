@@ -13,7 +13,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import MetadataError
+from bkspark.errors import LedgerFenced, MetadataError
 from bkspark.log import Log
 from bkspark.log.delta import delta_path
 from bkspark.log.epochs import Output
@@ -63,6 +63,39 @@ def test_ledger_that_may_have_been_added_in_an_outage_hides_no_later_entry(tmp_p
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("noticed_by", ["append", "close", "close after an outage of the bookie"])
+def test_ledger_that_was_added_in_an_outage_is_closed_although_the_writers_own_cannot_be(tmp_path, noticed_by):
+    """Another client closes the writer's ledger, so readers pass that. The ledger that was added must not stop them."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        tree, (bookie,) = OutageTree(cluster.store, HEAD, REPEATED), cluster.bookies
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            await cluster.client().recover(writer.ledger_id)
+            with pytest.raises(LedgerFenced):
+                await writer.append(b"not written")
+            tree.begins = 0
+            if noticed_by == "close after an outage of the bookie":
+                tree.then = bookie.stop
+            with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
+                await writer.roll()
+            if noticed_by != "close":
+                with pytest.raises(LedgerFenced):
+                    await writer.append(b"not written")
+            if tree.then is not None:
+                await bookie.start()
+            if noticed_by != "append":
+                with pytest.raises(LedgerFenced):
+                    await writer.close()
+            assert len(await log.snapshot()) == 2
+            await publish(log, numbers(10, 20))
+            assert await read_all(log) == numbers(0, 20)
+
+    run(tmp_path, test, bookies=1)
+
+
 async def repeated(call: Callable[[], Awaitable[T]]) -> T:
     """Return what a call returns; after an outage it is made again."""
     try:
@@ -104,6 +137,10 @@ async def lets_readers_pass(log: Log) -> bool:
     return (await log.snapshot()).open_ordinals == ()
 
 
+async def has_ledgers(log: Log, count: int) -> bool:
+    return len(await log.snapshot()) == count
+
+
 def test_job_that_publishes_while_a_writer_opens_the_log_is_noticed(tmp_path):
     """Otherwise readers would wait before the writer's ledger until the writer appends."""
 
@@ -118,6 +155,23 @@ def test_job_that_publishes_while_a_writer_opens_the_log_is_noticed(tmp_path):
             await writer.append_many(numbers(5, 10))
             await writer.close()
         assert await read_all(log) == numbers(0, 10)
+
+    run(tmp_path, test)
+
+
+def test_job_that_publishes_while_a_writer_checks_the_log_is_noticed(tmp_path):
+    """The writer has read the list without the job's ledger when the watch tells it of the change."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        tree = WatchingTree(cluster.store, HEAD)
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            tree.after_read = lambda: publish(log, numbers(0, 5))
+            await until(lambda: has_ledgers(log, 2), "the job to publish")
+            await until(lambda: lets_readers_pass(log), "the writer to let readers pass")
+            assert await read_all(log) == numbers(0, 5)
+            await writer.close()
 
     run(tmp_path, test)
 

@@ -145,14 +145,15 @@ class FailingTree(MemoryTree):
 class OutageTree(FailingTree):
     """A session that loses its connection once, at a change of one node: `begins` changes of it succeed before.
 
-    The change takes effect or not (`takes_effect`); then neither its answer nor the next `lasts` reads of the node
-    arrive.
+    The change takes effect or not (`takes_effect`); then others act (`then`), and neither its answer nor the next
+    `lasts` reads of the node arrive.
     """
 
     def __init__(self, server: MemoryStore, path: str, lasts: int) -> None:
         super().__init__(server, path)
         self.begins: int | None = None
         self.takes_effect = True
+        self.then: Callable[[], Awaitable[object]] | None = None
         self._lasts = lasts
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
@@ -164,6 +165,8 @@ class OutageTree(FailingTree):
             await super().transaction(operations)
         self.begins = None if is_now else self.begins - 1
         if is_now:
+            if self.then is not None:
+                await self.then()
             self.failures = self._lasts
             raise MetadataError("the connection to the metadata store was lost")
 
@@ -192,13 +195,22 @@ class LaggingTree(MemoryTree):
 
 
 class WatchingTree(MemoryTree):
-    """A session that fails the next watches of one node (`failures`), or lets others act before it sets one."""
+    """A session that fails the next watches of one node (`failures`), or lets others act before it sets one (`before`)
+    or after the server has read the node for it (`after_read`)."""
 
     def __init__(self, server: MemoryStore, path: str) -> None:
         super().__init__(server, session_id=1_005, timeout_s=10.0)
         self.failures = 0
         self.before: Callable[[], Awaitable[object]] | None = None
+        self.after_read: Callable[[], Awaitable[object]] | None = None
         self._path = path
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        found = await super().get(path)
+        if path == self._path and self.after_read is not None:
+            then, self.after_read = self.after_read, None
+            await then()
+        return found
 
     async def watch(self, path: str, callback: Callback) -> Callback:
         if path == self._path and self.before is not None:
