@@ -28,7 +28,8 @@ _LINES_PER_S_OF_KIND = 1.0
 _BURST_OF_KIND = 3.0
 _SUMMARY_S = 10.0
 _RARE = frozenset({"opentelemetry"})
-"""Packages whose lines pass once in _RARE_S for each kind, because they repeat them for as long as a server is away."""
+"""Packages that repeat lines for as long as a server is away. Only the first line of a kind passes; later ones are
+summarised, at most once in _RARE_S."""
 _RARE_S = 60.0
 FLUSH_S = 1.0
 """How often a process flushes its limiter."""

@@ -80,6 +80,6 @@ class ListedEntries:
         return self._lists[bookie].result()
 
     def _note(self, bookie: str, asking: asyncio.Future[EntryRuns | None]) -> None:
-        """A request has ended, perhaps when no read waits for it any more. A list that was late was an exception."""
+        """Ask a bookie for lists again if it has sent one, also one that came too late for the read that asked."""
         if not asking.cancelled() and asking.exception() is None and asking.result() is not None:
             self._pool.without_lists.discard(bookie)

@@ -11,7 +11,7 @@ import ssl
 from typing import Any
 
 RECORDS_MAX = 80
-"""Records that are decrypted at once: small ones cost as much as large ones. As many full ones fill _RECEIVE_BYTES."""
+"""Records that are decrypted at once: small ones cost as much as large ones. 64 full ones fill _RECEIVE_BYTES."""
 _RECEIVE_BYTES = 1024 * 1024
 
 

@@ -85,11 +85,11 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         return IMPOSSIBLE if preview.without_spare else 0
     if arguments.resume:
         await drain_plans.running(cluster, bookie)
-    before = await drain_plans.begin(cluster, bookie, who, arguments.reason, arguments.rate)
-    if before is None:
+    begun = await drain_plans.begin(cluster, bookie, who, arguments.reason, arguments.rate)
+    if begun.is_new:
         await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
     else:
-        print_progress(f"continues the drain that {before.who} began at {_at(before.since_ms)}")
+        print_progress(f"continues the drain that {begun.plan.who} began at {_at(begun.plan.since_ms)}")
     try:
         moved = await moving.run()
     except DrainCancelled as cancelled:

@@ -10,6 +10,7 @@ import importlib.metadata
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAST_SPANS_S_MAX = 3.0
+_SENDING_SHARE = 0.9
+"""Share of this time for sending the last spans. The rest is for ending exporters that are still sending."""
 KEY = "tracingEnabled"
 _EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
 _PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -93,12 +96,19 @@ def exporting(
 
     def stop() -> None:
         tracing.stop()
-        ending = threading.Thread(target=provider.shutdown, name="last-spans", daemon=True)
-        ending.start()
-        ending.join(last_s_max)
-        if ending.is_alive():
-            logger.warning("the last spans are lost: they could not be exported within %g s", last_s_max)
+        deadline, sending_s = time.monotonic() + last_s_max, last_s_max * _SENDING_SHARE
+        if not _ends_within(sending_s, provider.shutdown):
+            logger.warning("the last spans are lost: they could not be exported within %g s", sending_s)
             for exporter in exporters:
-                exporter.shutdown()
+                # Some exporters wait for the export that they carry out.
+                _ends_within(deadline - time.monotonic(), exporter.shutdown)
 
     return stop
+
+
+def _ends_within(seconds: float, call: Callable[[], object]) -> bool:
+    """Run a call on a thread that does not keep the process; return whether it ends in this time."""
+    thread = threading.Thread(target=call, name="last-spans", daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    return not thread.is_alive()

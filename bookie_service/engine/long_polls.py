@@ -184,7 +184,7 @@ class LongPolls:
         if status != Status.EOK:
             self._remove(waiter)
             waiter.poll.wake(None)
-            waiter.poll.refuse(status)
+            self._reads.refuse(waiter.poll, status)
         return status == Status.EOK
 
     def _time_is_over(self, waiter: _Waiter) -> None:

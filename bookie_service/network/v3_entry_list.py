@@ -63,6 +63,7 @@ class EntryList(Reading):
         return self.ledger_id
 
     def refuse(self, status: int) -> None:
+        self.failures = 1
         self._is_begun = True
         self.client.send((response(self._request, v3.code_of(status)),))
 

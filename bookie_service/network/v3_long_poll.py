@@ -7,6 +7,9 @@ requested entry. Without `timeOut` the read does not wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from bkspark.errors import StorageDamaged
@@ -113,25 +116,44 @@ class LongPollRead(Poll):
     def _answer(self) -> Reading:
         """Return the reading that sends the response."""
         if not self._is_piggyback:
-            answers = V3Responses(txn_id_array(self._request.header.txnId))
+            answers = _PlainResponses(txn_id_array(self._request.header.txnId), on_failure=self._note_failure)
             return SingleReads(self.client, answers, *ids_of(self.ledger_id, self._read.entryId))
         found = {"maxLAC": self._lac}
         if self._advanced is not None:
             found["lacUpdateTimestamp"] = wall_clock_ms()
         if self._lac > self.previous_lac:
             entry = ids_of(self.ledger_id, self.previous_lac + 1)
-            return SingleReads(self.client, _PiggybackResponses(self._request, found), *entry)
+            answer = _PiggybackResponses(self._request, found, self._note_failure)
+            return SingleReads(self.client, answer, *entry)
         return KnownResponse(self.client, response(self._request, v3.StatusCode.EOK, found))
+
+    def _note_failure(self) -> None:
+        self.failures = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainResponses(V3Responses):
+    """The response to a long poll that is answered as a plain read. `on_failure()` is called before an error."""
+
+    on_failure: Callable[[], None] = field(kw_only=True)
+
+    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+        self.on_failure()
+        return V3Responses.not_found(self, row, status, ledger_ids, entry_ids)
 
 
 class _PiggybackResponses:
-    """The response to a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
+    """The response to a long poll whose LAC has advanced; see `ReadResponseEncoder`.
+
+    `on_failure()` is called before an error.
+    """
 
     wants_lac = False
 
-    def __init__(self, request: protocol.Request, found: dict[str, int]) -> None:
+    def __init__(self, request: protocol.Request, found: dict[str, int], on_failure: Callable[[], None]) -> None:
         self._request = request
         self._found = found
+        self._on_failure = on_failure
 
     def found(self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None) -> bytes:
         """Return the response with the entry."""
@@ -143,6 +165,7 @@ class _PiggybackResponses:
         """Return the response without the entry: other bookies of a striped ledger may hold it."""
         if status == Status.ENOENTRY:
             return response(self._request, v3.StatusCode.EOK, self._found)
+        self._on_failure()
         return response(self._request, v3.code_of(status))
 
     def take(self, rows: slice) -> _PiggybackResponses:

@@ -35,6 +35,7 @@ from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.replication import drain_plans
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.drain import Drain, DrainPreview, DrainProgress
+from bookie_service.replication.drain_plans import BegunDrain
 from bookie_service.replication.operations import check_is_down, decommission, move_away, no_such_bookie
 from bookie_service.replication.options import AutoRecoveryOptions
 
@@ -288,13 +289,17 @@ class ClusterCommands:
         """End the plan for a bookie; return whether there was one. Raises MetadataError."""
         return await (await self._repaired()).plans().end(bookie)
 
+    async def end_own_plan(self, plan: BookiePlan) -> bool:
+        """End a plan unless another operator has replaced it; return whether it was ended. Raises MetadataError."""
+        return await (await self._repaired()).plans().end_own(plan)
+
     async def drain_preview(self, bookie: str) -> DrainPreview:
         """Return what a drain would copy. Raises NoSuchBookie, ConfigurationError, MetadataError."""
         await self._check_known(bookie)
         return await Drain(await self._repaired(), bookie, self._who, self._options, _ignore).preview()
 
-    async def begin_drain(self, bookie: str, who: str, reason: str, bytes_per_s: int) -> BookiePlan | None:
-        """Store the plan of a drain; return the plan that existed. Raises NoSuchBookie, and as `drain_plans.begin`."""
+    async def begin_drain(self, bookie: str, who: str, reason: str, bytes_per_s: int) -> BegunDrain:
+        """Store the plan of a drain. Raises NoSuchBookie, and as `drain_plans.begin`."""
         await self._check_known(bookie)
         return await drain_plans.begin(await self._repaired(), bookie, who, reason, bytes_per_s)
 

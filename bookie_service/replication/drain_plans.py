@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
@@ -22,10 +23,16 @@ async def check_serves(cluster: RepairedCluster, bookie: str) -> None:
         )
 
 
-async def begin(
-    cluster: RepairedCluster, bookie: str, who: str, reason: str = "", bytes_per_s: int = 0
-) -> BookiePlan | None:
-    """Store the plan of a drain, or another rate in the existing plan; return the existing plan.
+@dataclass(frozen=True, slots=True)
+class BegunDrain:
+    """A drain that was begun now, or before: then the plan is the one that existed."""
+
+    plan: BookiePlan
+    is_new: bool
+
+
+async def begin(cluster: RepairedCluster, bookie: str, who: str, reason: str = "", bytes_per_s: int = 0) -> BegunDrain:
+    """Store the plan of a drain, or another rate in the existing plan.
 
     Raises:
         ConfigurationError: there is a plan of another kind, or no such bookie that runs.
@@ -37,11 +44,12 @@ async def begin(
     now_ms = wall_clock_ms()
     plan = BookiePlan(bookie, DRAIN, who, now_ms, reason=reason, bytes_per_s=bytes_per_s)
     there = await cluster.plans().set(plan, lambda there: there.kind != DRAIN and there.is_over(now_ms))
-    if there is not None and there.kind != DRAIN:
+    if there is None:
+        return BegunDrain(plan, is_new=True)
+    if there.kind != DRAIN:
         raise ConfigurationError(there.refusal)
-    if there is not None:
-        await set_rate(cluster, bookie, bytes_per_s)
-    return there
+    await set_rate(cluster, bookie, bytes_per_s)
+    return BegunDrain(there, is_new=False)
 
 
 async def set_rate(cluster: RepairedCluster, bookie: str, bytes_per_s: int) -> None:

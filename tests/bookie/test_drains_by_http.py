@@ -23,6 +23,7 @@ from bookie_service.operation.long_operations import UNFINISHED_MAX, LongOperati
 from bookie_service.replication.cluster_commands import ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.ledger.in_process import URI
+from tests.metadata.meanwhile import Meanwhile
 from tests.polling import until
 
 BOOKIES = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -32,8 +33,9 @@ class Api:
     """The API of a process in a cluster whose bookies are registered, and do not exist."""
 
     def __init__(self) -> None:
+        self.tree = Meanwhile(MemoryStore())
         self.commands = ClusterCommands(URI, "here", AutoRecoveryOptions())
-        self.cluster = self.commands._cluster = Cluster(URI, tree=MemoryStore().session())
+        self.cluster = self.commands._cluster = Cluster(URI, tree=self.tree)
         self.operations = LongOperations()
         self.routes = Routes()
         self.api = ApiV2(self.commands, self.operations)
@@ -99,6 +101,45 @@ def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
             api.operations.begin("recover", str(number), "amy", "repair", for_ever)
         await api.drain(BOOKIES[0])
         assert [plan.kind for plan in await api.commands.plans()] == [DRAIN]
+
+    run(test)
+
+
+def test_a_drain_whose_room_others_take_while_its_plan_is_stored_leaves_no_plan() -> None:
+    """It was answered 503, and its plan stayed: the bookie was read-only, and no process copied anything."""
+
+    async def test(api: Api) -> None:
+        for number in range(UNFINISHED_MAX - 1):
+            api.operations.begin("recover", str(number), "amy", "repair", for_ever)
+
+        async def drain_another() -> None:
+            await api.drain(BOOKIES[1])
+
+        api.tree.before["create"] = drain_another
+        with pytest.raises(HttpError) as refused:
+            await api.drain(BOOKIES[0])
+        assert (refused.value.status, "run or wait" in refused.value.text) == (503, True)
+        assert [(plan.bookie, plan.kind) for plan in await api.commands.plans()] == [(BOOKIES[1], DRAIN)]
+
+    run(test)
+
+
+def test_a_drain_that_was_begun_earlier_stays_when_there_is_no_room_to_continue_it() -> None:
+    """Another process may carry it out."""
+
+    async def test(api: Api) -> None:
+        await api.commands.begin_drain(BOOKIES[0], "bob", "", 0)
+        for number in range(UNFINISHED_MAX - 1):
+            api.operations.begin("recover", str(number), "amy", "repair", for_ever)
+
+        async def drain_another() -> None:
+            await api.drain(BOOKIES[1])
+
+        api.tree.before["create"] = drain_another
+        with pytest.raises(HttpError) as refused:
+            await api.drain(BOOKIES[0])
+        assert refused.value.status == 503
+        assert sorted(plan.bookie for plan in await api.commands.plans()) == [*BOOKIES[:2]]
 
     run(test)
 

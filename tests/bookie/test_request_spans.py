@@ -34,6 +34,7 @@ from tests.bookie.simulated_connections import ServedBookie
 from tests.bookie.v3_peer import request
 from tests.ledger.in_process import InProcessCluster, run
 
+PATIENCE_S = 5.0
 PLACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -243,9 +244,36 @@ def test_an_exporter_that_reaches_no_server_does_not_keep_the_process(caplog: py
     with tracing.span("any", {}):
         pass
     stop()
-    assert exporter.is_shut_down.is_set()
+    assert exporter.is_shut_down.wait(PATIENCE_S)
     assert "the last spans are lost" in caplog.text
     assert tracing.tracer is None
+
+
+class SlowlyEndingExporter(StuckExporter):
+    """An exporter that waits, when it is shut down, for the export that it carries out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def shutdown(self) -> None:
+        self.may_end.wait()
+        super().shutdown()
+
+
+def test_an_exporter_that_does_not_end_does_not_keep_the_process() -> None:
+    """Older exporters of OTLP by gRPC wait up to 30 s for the export: the restart of the bookie took that long."""
+    slow, other = SlowlyEndingExporter(), StuckExporter()
+    stop = trace_output.exporting(TracerProvider(shutdown_on_exit=False), [slow, other], last_s_max=0.0)
+    with tracing.span("any", {}):
+        pass
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    stopping.join(PATIENCE_S)
+    has_stopped, is_other_ended = not stopping.is_alive(), other.is_shut_down.wait(PATIENCE_S)
+    slow.may_end.set()
+    stopping.join()
+    assert (has_stopped, is_other_ended) == (True, True)
 
 
 def test_last_spans_are_exported_before_the_process_ends() -> None:

@@ -78,7 +78,7 @@ def test_read_that_fences_never_waits_for_a_later_entry() -> None:
 @pytest.mark.parametrize("status", [Status.EIO, Status.EUNKNOWNLEDGERSTATE, Status.ETOOMANYREQUESTS])
 def test_long_poll_whose_entry_could_not_be_read_does_not_say_that_it_is_not_there(status: Status) -> None:
     poll = request(protocol.READ_ENTRY, 7, ledgerId=5, entryId=-1, previousLAC=0)
-    answers = _PiggybackResponses(poll, {"maxLAC": 3})
+    answers = _PiggybackResponses(poll, {"maxLAC": 3}, lambda: None)
     ids = np.array([5])
     assert statuses(answers.not_found(0, status, ids, ids)) == [v3.code_of(status)]
     assert statuses(answers.not_found(0, Status.ENOENTRY, ids, ids)) == [v3.StatusCode.EOK]

@@ -45,6 +45,11 @@ class Bench:
         """Note that a poll is answered in a later turn."""
         reading.events.append("answered later")
 
+    def refuse(self, reading: Poll, status: Status) -> None:
+        """Refuse a poll by the method that counts refusals."""
+        reading.events.append("refused")
+        reading.refuse(status)
+
     def wait(self, ledger_id: int, previous_lac: int, client: Client | None = None, seconds: float = 5.0) -> Poll:
         poll = Poll(client or self.client, ledger_id, previous_lac)
         assert self.polls.wait(poll, seconds)  # type: ignore[arg-type]
@@ -173,7 +178,7 @@ def test_poll_that_lost_its_permission_is_refused_when_woken_and_at_its_time_out
     bench.polls.touch(1)
     bench.turn()
     bench.client.timers[1].ring()
-    assert (woken.events, timed.events) == ([None, "EUA"], [None, "EUA"])
+    assert (woken.events, timed.events) == ([None, "refused", "EUA"], [None, "refused", "EUA"])
     assert (len(bench.polls), list(bench.polls.clients())) == (0, [])
 
 
@@ -192,7 +197,7 @@ def test_other_rules_refuse_the_polls_that_wait_for_ledgers_they_do_not_allow() 
     while bench.queue:
         bench.turn()
         turns += 1
-    assert [poll.events for poll in (*refused, gone, kept)] == [[None, "EUA"]] * 3 + [[], []]
+    assert [poll.events for poll in (*refused, gone, kept)] == [[None, "refused", "EUA"]] * 3 + [[], []]
     assert (turns, len(bench.polls)) == (3, 1)
     bench.lacs[2] = 1
     bench.polls.touch(2)

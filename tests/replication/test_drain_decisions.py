@@ -472,7 +472,7 @@ def test_drain_cannot_begin_until_another_plan_is_over(is_over: bool) -> None:
         until_ms = now_ms + (-1000 if is_over else 3_600_000)
         await bench.cluster.plans().set(BookiePlan(LOST, MAINTENANCE, "amy@host", now_ms - 2000, until_ms))
         if is_over:
-            assert await drain_plans.begin(bench.cluster, LOST, "bob@host") is None
+            assert (await drain_plans.begin(bench.cluster, LOST, "bob@host")).is_new
         else:
             with pytest.raises(ConfigurationError, match="has a plan, maintenance by amy@host"):
                 await drain_plans.begin(bench.cluster, LOST, "bob@host")

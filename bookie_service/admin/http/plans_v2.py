@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from bkspark.metadata.bookie_plans import MAINTENANCE, QUARANTINE, BookiePlan
+from bkspark.errors import TooManyRequests
+from bkspark.metadata.bookie_plans import MAINTENANCE, QUARANTINE
 from bkspark.security.roles import Role
 from bookie_service.admin.http.messages import Call, HttpError, HttpRequest
 from bookie_service.admin.http.openapi import FLAG, REASON, TEXT, WHOLE, Endpoint, Schema, array, members
@@ -109,8 +110,8 @@ class PlanPaths:
         if self._draining(bookie) is None:
             # Without an operation, the plan would make the bookie read-only, and nothing would be copied.
             self._operations.check_room()
-        before: BookiePlan | None = await self._cluster.begin_drain(bookie, request.who, body.get("reason", ""), rate)
-        if before is None:
+        begun = await self._cluster.begin_drain(bookie, request.who, body.get("reason", ""), rate)
+        if begun.is_new:
             audit(request.who, f"drain bookie {bookie}", bookie=bookie)
         elif rate:
             audit(request.who, f"set the rate of the drain of bookie {bookie} to {rate}", bookie=bookie, rate=rate)
@@ -124,8 +125,14 @@ class PlanPaths:
             return {"ledgers": moved}
 
         # A drain may wait for a writer for hours: it must not delay those of other bookies, nor repairs.
-        operation = self._operations.begin("drain", bookie, request.who, f"drain {bookie}", run)
-        if before is not None:
+        try:
+            operation = self._operations.begin("drain", bookie, request.who, f"drain {bookie}", run)
+        except TooManyRequests:
+            # Others took the room while the plan was stored. A drain that began earlier may run in another process.
+            if begun.is_new and await self._cluster.end_own_plan(begun.plan):
+                audit(request.who, f"end the plan for bookie {bookie}: the drain cannot begin", bookie=bookie)
+            raise
+        if not begun.is_new:
             audit(request.who, f"continue to drain bookie {bookie}", bookie=bookie)
         return operation.as_json()
 
