@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 ADDRESSES_MAX = 1024
 """Addresses that are remembered. Beyond it those with all their room are forgotten, then the one that came first."""
 BEGUN_LEDGERS = ShareLimits(all=COUNT_MAX, per_address=2, per_connection=2)
-"""Unknown ledgers whose fence or explicit LAC is not durable yet. Two in two milliseconds are 1,000 a second. That is
-more than an address may begin for long, and beside it adds and reads of other clients take at most about twice their
-time (benchmarks/laboratory.md). There is no limit for all addresses together: a client waits for those of its own."""
+"""Unknown ledgers whose fence or explicit LAC is not durable yet. Two in two milliseconds are some 700 a second. That
+is more than an address may begin for long, and the p99 of adds and reads of other clients is about twice the quiet one
+beside it (benchmarks/laboratory.md). There is no limit for all addresses together: a client waits for those of its own."""
 _LOOK_S = 1.0
 """How often addresses with all their room are looked for: a look takes time for each address."""
 

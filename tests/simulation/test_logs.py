@@ -26,6 +26,7 @@ def test_duelling_leaders_never_interleave_and_lose_nothing() -> None:
     assert deposed > SCHEDULES / 2
 
 
+@pytest.mark.long_except("none", reason="20 s of processor time; the same schedules and checkers notice both")
 @pytest.mark.parametrize(("fenced", "first_seed"), [(0, 1), (1, 130)], ids=["none", "the last one only"])
 def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int, first_seed: int) -> None:
     """Two may be open: a leader that rolls adds the new one before it closes the old."""
