@@ -30,7 +30,8 @@ ADDRESSES_MAX = 1024
 BEGUN_LEDGERS = ShareLimits(all=COUNT_MAX, per_address=2, per_connection=2)
 """Unknown ledgers whose fence or explicit LAC is not durable yet. Two in two milliseconds are some 700 a second. That
 is more than an address may begin for long, and the p99 of adds and reads of other clients is about twice the quiet one
-beside it (benchmarks/laboratory.md). There is no limit for all addresses together: a client waits for those of its own."""
+beside it (benchmarks/laboratory.md). There is no limit for all addresses together: a client waits only for those of its
+own."""
 _LOOK_S = 1.0
 """How often addresses with all their room are looked for: a look takes time for each address."""
 
