@@ -13,6 +13,7 @@ SCHEDULES = 12
 MUTANT_SCHEDULES = 24
 
 
+@pytest.mark.long(reason="11 s of processor time; the hunts below run the same schedules, and .ci/run has this one")
 def test_writer_is_not_held_back_by_a_gray_bookie_and_takes_it_back() -> None:
     faults: Counter[str] = Counter()
     for seed in range(1, SCHEDULES + 1):

@@ -14,6 +14,7 @@ SCHEDULES = 60
 MUTANT_SCHEDULES = 30
 
 
+@pytest.mark.long(reason="14 s of processor time; the hunts below run the same schedules, and .ci/run has this one")
 def test_no_checker_complains_of_readers_that_follow_and_of_ledgers_with_relaxed_durability() -> None:
     early, faults, types = 0, Counter[str](), Counter[LedgerType]()
     for seed in range(1, SCHEDULES + 1):

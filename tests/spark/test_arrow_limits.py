@@ -185,6 +185,7 @@ def test_a_row_that_no_reader_takes_is_not_written(codec):
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.long(reason="12 s of processor time; the decoder has the limit and the modes above")
 def test_an_entry_that_expands_ends_a_read_by_name_or_is_left_out(spark, table, client, tmp_path):
     table.write(spark.range(3).coalesce(1))
     with client.log(table.log).open_for_writing() as writer:

@@ -252,6 +252,7 @@ def commands(run: Run) -> None:
         assert wait_for(run, process, f"command-{name}", None) == code, (run.output / f"command-{name}.err").read_text()
 
 
+@pytest.mark.long(reason="55 s: a complete run of Spark and of the commands; .ci/run has it")
 def test_no_secret_is_in_plans_pages_logs_checkpoints_outputs_or_arguments(complete: Run) -> None:
     run = complete
     process = run.program("spark", "tests.spark.secret_job", run.cluster.uri, run.folder)
