@@ -81,7 +81,7 @@ class TlsSocket:
         self._incoming = ssl.MemoryBIO()
         self._ends = RecordEnds()
         """Where the records that were received for decryption end."""
-        self._is_behind = False
+        self._has_whole_records = False
         """Whether the last call left whole records in `_incoming`."""
         self._outgoing = ssl.MemoryBIO()
         self._context = context
@@ -141,7 +141,7 @@ class TlsSocket:
         if self._clear:
             return self._take_clear(space)
         held = self._incoming.pending
-        if not self._is_behind and not self._has_ended and held < _RECORD_BYTES:
+        if not self._has_whole_records and not self._has_ended and held < _RECORD_BYTES:
             # Rarely more than fits, so received bytes are nearly always decrypted at once.
             self._receive(max(len(space) - held, _RECORD_BYTES))
         return self._decrypt(space)
@@ -168,11 +168,11 @@ class TlsSocket:
     def _decrypt(self, space: memoryview) -> int:
         """Decrypt received records one by one, as far as there is space, at most RECORDS_MAX."""
         filled, size, records = 0, len(space), 0
-        self._is_behind = False
+        self._has_whole_records = False
         try:
             while filled < size:
                 if records == RECORDS_MAX:
-                    self._is_behind = True
+                    self._has_whole_records = True
                     break
                 records += 1
                 got: int = self._tls.read(size - filled, space[filled:])

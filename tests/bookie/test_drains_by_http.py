@@ -105,20 +105,26 @@ def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
     run(test)
 
 
+async def refused_drain(api: Api) -> HttpError:
+    """Drain the first bookie when another drain takes the last room while the plan is stored; return the refusal."""
+    for number in range(UNFINISHED_MAX - 1):
+        api.operations.begin("recover", str(number), "amy", "repair", for_ever)
+
+    async def drain_another() -> None:
+        await api.drain(BOOKIES[1])
+
+    api.tree.before["create"] = drain_another
+    with pytest.raises(HttpError) as refused:
+        await api.drain(BOOKIES[0])
+    return refused.value
+
+
 def test_a_drain_whose_room_others_take_while_its_plan_is_stored_leaves_no_plan() -> None:
     """It was answered 503, and its plan stayed: the bookie was read-only, and no process copied anything."""
 
     async def test(api: Api) -> None:
-        for number in range(UNFINISHED_MAX - 1):
-            api.operations.begin("recover", str(number), "amy", "repair", for_ever)
-
-        async def drain_another() -> None:
-            await api.drain(BOOKIES[1])
-
-        api.tree.before["create"] = drain_another
-        with pytest.raises(HttpError) as refused:
-            await api.drain(BOOKIES[0])
-        assert (refused.value.status, "run or wait" in refused.value.text) == (503, True)
+        refused = await refused_drain(api)
+        assert (refused.status, "run or wait" in refused.text) == (503, True)
         assert [(plan.bookie, plan.kind) for plan in await api.commands.plans()] == [(BOOKIES[1], DRAIN)]
 
     run(test)
@@ -129,16 +135,8 @@ def test_a_drain_that_was_begun_earlier_stays_when_there_is_no_room_to_continue_
 
     async def test(api: Api) -> None:
         await api.commands.begin_drain(BOOKIES[0], "bob", "", 0)
-        for number in range(UNFINISHED_MAX - 1):
-            api.operations.begin("recover", str(number), "amy", "repair", for_ever)
-
-        async def drain_another() -> None:
-            await api.drain(BOOKIES[1])
-
-        api.tree.before["create"] = drain_another
-        with pytest.raises(HttpError) as refused:
-            await api.drain(BOOKIES[0])
-        assert refused.value.status == 503
+        refused = await refused_drain(api)
+        assert refused.status == 503
         assert sorted(plan.bookie for plan in await api.commands.plans()) == [*BOOKIES[:2]]
 
     run(test)

@@ -275,7 +275,7 @@ def test_patient_records_that_stay_alone_are_left_to_the_thread_after_their_time
     assert (bench.group(), bench.syncs) == ([("durable", 2)], 1)
     bench.submit(is_patient=True)
     bench.loop.pass_time()
-    assert bench.group() == [("durable", 3)], "the time of later ones begins anew"
+    assert bench.group() == [("durable", 3)], "later ones wait for as long"
 
 
 def test_patient_records_wait_neither_for_more_than_a_small_group_nor_for_a_force_or_the_end() -> None:

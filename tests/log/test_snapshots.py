@@ -430,8 +430,8 @@ class BusyTree(MemoryTree):
         return await super().get(path)
 
 
-@in_world
-async def test_page_of_times_that_is_replaced_again_and_again_while_it_is_read_is_found(world: World) -> None:
+async def busy_log(world: World, count: int) -> tuple[BusyTree, LogSnapshot]:
+    """Return a snapshot of a log with a page of times, and its tree: others publish `count` times before a read."""
     world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
     ids = itertools.count()
 
@@ -440,8 +440,13 @@ async def test_page_of_times_that_is_replaced_again_and_again_while_it_is_read_i
             await world.publish(next(ids))
 
     await publish(RECENT_MAX + 1)
-    tree = BusyTree(world.server, partial(publish, RECENT_MAX // 2 + 1))
-    snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+    tree = BusyTree(world.server, partial(publish, count))
+    return tree, await LogStore(tree, "/ledgers").snapshot("x")
+
+
+@in_world
+async def test_page_of_times_that_is_replaced_again_and_again_while_it_is_read_is_found(world: World) -> None:
+    tree, snapshot = await busy_log(world, RECENT_MAX // 2 + 1)
     tree.left = 2
     assert await snapshot.first_at(2_000) == (1, 0)
     assert tree.left == 0
@@ -450,16 +455,7 @@ async def test_page_of_times_that_is_replaced_again_and_again_while_it_is_read_i
 @in_world
 async def test_page_of_times_that_is_removed_by_hand_from_a_busy_log_is_an_error(world: World) -> None:
     """Other clients change the log before each read of the page. None of them replaces the page."""
-    world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
-    ids = itertools.count()
-    for _ in range(RECENT_MAX + 1):
-        await world.publish(next(ids))
-
-    async def publish() -> None:
-        await world.publish(next(ids))
-
-    tree = BusyTree(world.server, publish)
-    snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+    tree, snapshot = await busy_log(world, 1)
     (page,) = snapshot.head.times.pages
     await world.server.session().delete(f"{log_path('x')}/pages/{page.name}")
     tree.left = 20
@@ -473,16 +469,7 @@ def test_page_of_times_that_is_replaced_before_every_read_is_given_up(monkeypatc
 
     @in_world
     async def test(world: World) -> None:
-        world.store.clock_ms = partial(next, itertools.count(1_000, 1_000))
-        ids = itertools.count()
-
-        async def publish(count: int) -> None:
-            for _ in range(count):
-                await world.publish(next(ids))
-
-        await publish(RECENT_MAX + 1)
-        tree = BusyTree(world.server, partial(publish, RECENT_MAX // 2 + 1))
-        snapshot = await LogStore(tree, "/ledgers").snapshot("x")
+        tree, snapshot = await busy_log(world, RECENT_MAX // 2 + 1)
         tree.left = 20
         with pytest.raises(MetadataError, match="others changed it 5 times while its times were being read"):
             await snapshot.first_at(2_000)
