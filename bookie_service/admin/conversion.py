@@ -7,8 +7,9 @@ file per ledger (`SortedLedgerStorage`, `InterleavedLedgerStorage`) and a key-va
 files are the same with every class and stay as they are: entry logs, journals, marks, limbo, fences of deleted ledgers.
 The new index has the master key, the fence, the explicit LAC and every position of each ledger.
 
-It is refused for a bookie that did not stop in order, because the journal may then have more than the index, and for an
-index that is damaged or has lost a file: `rebuild` comes first. The command holds the directory locks.
+It is refused for a bookie that did not stop in order, because the journal may then have more than the index; after a
+rebuild, until the bookie has run; and for an index that is damaged or has lost a file: `rebuild` comes first. The
+command holds the directory locks.
 
 The steps, each of them durable before the next one:
 
@@ -128,7 +129,7 @@ class Conversion:
         """`journals`, `ledgers`: the `current` directories, in configured order. `storage_class`: the new one.
 
         Raises:
-            ConfigurationError: the bookie did not stop in order.
+            ConfigurationError: the bookie did not stop in order, or has not run since a rebuild.
             StorageDamaged: the record of the places of files has a version that this bookie does not read.
         """
         self._files = files
@@ -141,8 +142,9 @@ class Conversion:
         self._marker = os.path.join(ledgers[0], layout.CONVERSION_NAME)
         if DirtyMarker(files, ledgers, journals).is_set():
             raise ConfigurationError(
-                f"the bookie in {', '.join(ledgers)} did not stop in order, so its index may lack what the journal "
-                "has: start it with the class that it had, stop it with SIGTERM, and then convert"
+                f"the bookie in {', '.join(ledgers)} did not stop in order, or has not run since its index was "
+                "rebuilt, so the index may lack something: start it with the class that it had, stop it with SIGTERM, "
+                "and then convert"
             )
         self._places = FilePlaces(files, journals[0])
 
