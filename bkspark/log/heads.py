@@ -226,6 +226,11 @@ class HeadStore:
             await self.tree.catch_up()
             return await self.tree.get(path)
 
+    async def time_ms(self, name: str) -> int:
+        """Return the present time by the metadata store's clock, in ms since 1970: that of a write to a node of the log
+        that holds nothing itself. Raises NoSuchNode if the log is gone."""
+        return (await self.tree.set(f"{log_path(name)}/{PENDING}", b"", ANY_VERSION)).mtime_ms
+
     async def create(self, name: str) -> None:
         """Create an empty log.
 
