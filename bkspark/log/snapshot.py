@@ -124,7 +124,7 @@ class LogSnapshot:
         """
         index = self.head.times
         marks = [*(ref.mark for ref in index.pages), *index.marks]
-        unrecorded = None
+        unrecorded: list[Place] = []
         for ref in refs:
             try:
                 marks += await self._heads.time_page(self.name, ref)
@@ -137,8 +137,7 @@ class LogSnapshot:
             noted = await self._heads.open_times(self.name, (await self.ledger(ordinal)).ledger_id, ordinal)
             if noted is not None:
                 marks += noted.marks
-                if ordinal == self.end_ordinal - 1:
-                    unrecorded = (ordinal, noted.until)
+                unrecorded.append((ordinal, noted.until))
             elif ordinal not in (newer := await self._newer()).open_ordinals:
                 return newer
         return Timeline(marks, unrecorded)

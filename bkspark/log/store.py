@@ -523,8 +523,10 @@ class LogStore:
             noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
                 end_entry = 0 if facts.last_entry is None else facts.last_entry + 1
-                marks = times.of_closed(head.times, noted, ordinal, end_entry, self.clock_ms())
-                head = replace(head, times=times.with_marks(head.times, marks))
+                pages = times.to_unpack(head.times, noted, ordinal, end_entry)
+                index = times.unpacked(head.times, [await self._heads.time_page(name, ref) for ref in pages])
+                marks = times.of_closed(index, noted, ordinal, end_entry, self.clock_ms())
+                head = replace(head, times=times.with_marks(index, marks))
                 # With the version that was read: if the writer notes more now, the change is decided again with it.
                 done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
         return head, done
