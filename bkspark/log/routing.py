@@ -38,6 +38,7 @@ from typing import Any
 from bkspark.errors import (
     BookKeeperError,
     ConfigurationError,
+    DataLoss,
     LedgerFenced,
     MetadataAccessDenied,
     MetadataError,
@@ -322,7 +323,11 @@ class _Commit:
         for _ in range(LOST_RACES_MAX):
             closed = [] if self._fence is None else await self._fence(name)
             stored = await self._routed(name)
-            change = await self._decided(name, stored, closed)
+            try:
+                change = await self._decided(name, stored, closed)
+            except DataLoss as error:
+                await self._heads.check_current(name, stored, error)
+                raise
             if change is None:
                 continue  # another process opened a ledger of the log since it was fenced
             assert change.head is not None

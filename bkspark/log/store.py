@@ -189,8 +189,10 @@ class LogStore:
                 await self._tree.transaction([*later, *folders, Delete(path, version)])
             except (NodeExists, MetadataVersion):
                 continue  # an attempt that began before the deletion has registered a ledger
-            except (NoSuchNode, MetadataError):
+            except MetadataError as error:
                 if await self._tree.exists(path) is not None:
+                    if isinstance(error, NoSuchNode):
+                        continue  # a reader has ended its registration
                     raise
             return True
         raise MetadataError(f"log {name} is being used while it is deleted: stop its writers and delete it again")
@@ -345,15 +347,20 @@ class LogStore:
             if before <= head.start or before.ordinal < head.first_ordinal:
                 return Change(None, 0)
             await snapshot.locate(before)
-            first_ordinal = max(before.ordinal + at_ledger_end, head.first_ordinal)
-            is_last = before.ordinal == head.end_ordinal - 1
-            if at_ledger_end and is_last and before.ledger_id in await self.attempts.pending_ids(name):
-                first_ordinal = before.ordinal  # the slice may still grow
+            first_ordinal = before.ordinal + (at_ledger_end and await self._is_whole(name, snapshot, before))
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
             return await self._cut(name, head, Cut(before, first_ordinal))
 
         return await self._heads.change(name, decide)
+
+    async def _is_whole(self, name: str, snapshot: LogSnapshot, end: Position) -> bool:
+        """Return whether a position that was the end of its ledger, or slice, is so still, and stays so."""
+        last_entry = (await snapshot.ledger(end.ordinal)).last_entry
+        if last_entry is not None and end.entry_id <= last_entry:
+            return False  # the slice has grown since
+        is_last = end.ordinal == snapshot.end_ordinal - 1
+        return not (is_last and end.ledger_id in await self.attempts.pending_ids(name))
 
     async def cut(self, name: str, choose: Callable[[LogHead], Awaitable[Cut | None]]) -> int:
         """Remove and condemn the ledgers before the cut that `choose` returns for the present head; return their
@@ -411,7 +418,8 @@ class LogStore:
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
-            if not set(head.open_ordinals) <= {ordinal for ordinal, _ in closed}:
+            # By their ids, too: a log of this name may have been created again since they were closed.
+            if not await self._open_ledgers(name, head) <= {(ordinal, facts.ledger_id) for ordinal, facts in closed}:
                 return Change(None, None)
             noted, done = await self._note_closed(name, head, closed)
             return await self._writer_ledger(name, head, replace(noted, writer=writer), ledger_id, done)
@@ -443,6 +451,11 @@ class LogStore:
         assert ordinal is not None
         await self.attempts.forget_published(name, [ledger_id])
         return ordinal
+
+    async def _open_ledgers(self, name: str, head: LogHead) -> set[tuple[int, int]]:
+        """Return the ordinal and id of each ledger that was not known to be closed when the head was written."""
+        snapshot = self.snapshot_of(name, head)
+        return {(ordinal, (await snapshot.ledger(ordinal)).ledger_id) for ordinal in head.open_ordinals}
 
     async def _writer_ledger(
         self, name: str, head: LogHead, changed: LogHead, ledger_id: int, done: Sequence[Delete]
@@ -565,8 +578,8 @@ class LogStore:
 
 
 def _listed_of(head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]) -> list[tuple[int, SegmentFacts]]:
-    """Return those of `closed` that are still in the list."""
-    return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
+    """Return those of `closed` that are in the list, and not recorded as closed yet."""
+    return [(ordinal, facts) for ordinal, facts in closed if ordinal in head.open_ordinals]
 
 
 def _has_slices(ledgers: Sequence[SegmentFacts], shared: Collection[int]) -> bool:
