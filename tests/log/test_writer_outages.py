@@ -66,6 +66,25 @@ def test_ledger_that_may_have_been_added_in_an_outage_hides_no_later_entry(tmp_p
     run(tmp_path, test)
 
 
+def test_ledger_that_was_added_in_an_outage_is_closed_with_the_writer_although_the_watch_was_lost(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = OutageTree(cluster.store, HEAD, REPEATED)
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            cluster.store.lose_watches()
+            tree.begins = 0
+            with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
+                await writer.roll()
+            await writer.close()
+            await publish(log, numbers(10, 20))
+            assert await read_all(log) == numbers(0, 20)
+            assert (await log.snapshot()).open_ordinals == ()
+
+    run(tmp_path, test, bookies=1)
+
+
 @pytest.mark.parametrize("noticed_by", ["append", "close", "close after an outage of the bookie"])
 def test_ledger_that_was_added_in_an_outage_is_closed_although_the_writers_own_cannot_be(tmp_path, noticed_by):
     """Another client closes the writer's ledger, so readers pass that. The ledger that was added must not stop them."""
