@@ -153,8 +153,8 @@ class AttemptStore:
         if missing:
             ledger_id = min(missing)
             raise DataLoss(
-                f"ledger {ledger_id} is not pending for log {name}: its attempt was given up, by an abort or a vacuum "
-                f"that regarded it as dead, and its data is gone: run the job again",
+                f"ledger {ledger_id} is not pending for log {name}: it is published already, or its attempt was given "
+                f"up by an abort, or by a vacuum that regarded it as dead, and its data is gone: run the job again",
                 ledger_id=ledger_id,
             )
 

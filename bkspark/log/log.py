@@ -33,11 +33,11 @@ from bkspark.log.formats import (
     check_log_name,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
-from bkspark.log.publication import AnyPublisher, check_ledgers, check_publisher_argument
+from bkspark.log.publication import AnyPublisher, AppendOutcome, check_ledgers, check_publisher_argument
 from bkspark.log.retention import Retention
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSegment, LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.log.unregistered import delete_unregistered
 from bkspark.log.writer import (
     DEFAULTS,

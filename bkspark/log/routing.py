@@ -63,10 +63,10 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, MissingNodes, StoredHead, new_token
-from bkspark.log.publication import Publication
+from bkspark.log.publication import AppendOutcome, Publication
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set
 
 ROUTED_ROOT = "/bkspark/routed"

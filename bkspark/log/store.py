@@ -44,7 +44,7 @@ from bkspark.log.formats import (
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
-from bkspark.log.publication import AnyPublisher, Publication, check_ledgers
+from bkspark.log.publication import AnyPublisher, AppendOutcome, Publication, check_ledgers
 from bkspark.log.retention import CONSUMERS, Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
@@ -58,21 +58,10 @@ PAGES_DROPPED_MAX = 500
 
 SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes at most, for the same reason."""
+ENDED_MAX = 500
+"""Registrations of ledgers that are published, which one transaction ends at most, for the same reason."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class AppendOutcome:
-    """The outcome of a publication.
-
-    `is_new` is False if the publisher had already published this version or a later one (`last_epoch`). Then nothing
-    was changed; the given ledgers are still pending, unless they are the ones that were published before.
-    """
-
-    is_new: bool
-    first_ordinal: int | None
-    last_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +223,23 @@ class LogStore:
         check_ledgers(ledgers, publisher)
         publication = Publication(ledgers, publisher, schema, shared)
         decide = self.appending(name, publication, only_if_empty=only_if_empty)
-        outcome = await self._heads.change(name, decide)
+        outcome = await self._heads.change(name, self._once(name, publication, decide))
         if outcome.is_new:
-            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
+            await self.attempts.forget_published(name, publication.unshared[ENDED_MAX:])
         return outcome
+
+    def _once(self, name: str, publication: Publication, decide: Decide[T]) -> Decide[T]:
+        """Return the decision of a publication, with which the registrations of its ledgers end, as many as fit: if its
+        outcome is unknown, and it is made again, a ledger is not pending any more."""
+
+        async def ending(head: LogHead) -> Change[T]:
+            change = await decide(head)
+            if change.head is None:
+                return change
+            ended = [Delete(pending_path(name, ledger_id)) for ledger_id in publication.unshared[:ENDED_MAX]]
+            return replace(change, also=[*change.also, *ended])
+
+        return ending
 
     def appending(
         self, name: str, publication: Publication, *, only_if_empty: bool = False, tail_max: int = TAIL_LEDGERS_MAX
@@ -250,9 +252,9 @@ class LogStore:
         ledgers, publisher = publication.ledgers, publication.publisher
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
-            repeated = _repeated(head, name, publisher)
-            if repeated is not None:
-                return Change(None, repeated)
+            known = _repeated(head, name, publisher)
+            if known is not None:
+                return Change(None, known)
             if only_if_empty and head.first_ordinal < head.end_ordinal:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
@@ -286,9 +288,9 @@ class LogStore:
         self, name: str, publication: Publication, closed: Sequence[int], *, is_deletion: bool
     ) -> AppendOutcome | None:
         decide = self.replacing(name, publication, closed, is_deletion=is_deletion)
-        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
+        outcome = await self._heads.change(name, self._once(name, publication, decide), even_if_deleted=is_deletion)
         if outcome is not None and outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in publication.ledgers])
+            await self.attempts.forget_published(name, publication.unshared[ENDED_MAX:])
         return outcome
 
     def replacing(
@@ -304,14 +306,14 @@ class LogStore:
         ledgers, publisher = publication.ledgers, publication.publisher
 
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
-            repeated = _repeated(head, name, publisher)
-            if repeated is not None:
-                return Change(None, repeated)
+            known = _repeated(head, name, publisher)
+            if known is not None:
+                return Change(None, known)
             if not set(head.open_ordinals) <= set(closed):
                 return Change(None, None)
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             old = await LogSnapshot(self._heads, name, StoredHead(head, 0)).ledgers()
-            gone = {ledger.ledger_id for ledger in old}
+            gone = {ledger.ledger_id for ledger in old} - {facts.ledger_id for facts in ledgers}
             changed, lists = condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
             changed, pages = await self._appended(name, changed, ledgers, tail_max)

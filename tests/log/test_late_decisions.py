@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
 
-from bkspark.errors import DataLoss, MetadataFormat
+from bkspark.errors import DataLoss, MetadataError, MetadataFormat
 from bkspark.log.consumers import ConsumerRegistration
 from bkspark.log.formats import TAIL_LEDGERS_MAX, SegmentFacts, SegmentOwner, log_path
+from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.log.store import LogStore
+from bkspark.log.store import ENDED_MAX, LogStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
-from tests.log.world import JOB, InterruptedTree, World, closed, everything, in_world, slice_of
+from tests.log.world import JOB, InterruptedTree, OutageTree, World, closed, everything, in_world, slice_of
 
 WRITER, OTHER = "a" * 16, "b" * 16
 SHARER = SegmentOwner("query", "q1")
@@ -214,3 +216,37 @@ async def test_list_that_a_truncation_shortens_while_it_is_read_is_data_loss(wor
     await world.store.truncate("x", before, at_ledger_end=False, closed=[])
     with pytest.raises(DataLoss, match="was truncated, overwritten or created again"):
         await snapshot.ledgers()
+
+
+# ---- a change whose outcome is unknown, and that is made again ----
+
+
+@pytest.mark.parametrize("change", ["append", "overwrite"])
+@pytest.mark.parametrize("count", [1, ENDED_MAX + 1])
+def test_ledgers_that_are_published_again_after_an_unknown_outcome_are_in_the_log_once(change: str, count: int) -> None:
+    """The caller does not know that they are in the log. Overwritten by themselves, they were deleted."""
+
+    @in_world
+    async def test(world: World) -> None:
+        await world.publish(5_000)
+        ids = range(count)
+        await world.stage(*ids)
+        tree = OutageTree(world.server, log_path("x"), CONNECTION_LOSSES_MAX - 1)
+        store = LogStore(tree, "/ledgers")
+        tree.begins = 0
+
+        async def publish() -> object:
+            if change == "append":
+                return await store.append_ledgers("x", closed(*ids))
+            return await store.replace_ledgers("x", closed(*ids), closed=[])
+
+        with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
+            await publish()
+        with contextlib.suppress(DataLoss):
+            await publish()
+        await world.store.attempts.sweep("x", world.delete)
+        assert sorted(set(await world.ids()) - {5_000}) == list(ids)
+        assert world.deleted == ([] if change == "append" else [5_000])
+        assert len(await world.ids()) == count + (change == "append")
+
+    test()

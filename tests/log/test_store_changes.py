@@ -10,8 +10,9 @@ from bkspark.errors import LedgerFenced, MetadataError, VersionPublished
 from bkspark.log.formats import Publisher, SegmentFacts
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.positions import Position
+from bkspark.log.publication import AppendOutcome
 from bkspark.log.retention import Retention
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.log.times import RECENT_MAX, Mark, OpenTimes
 from bkspark.metadata.memory import Fault, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Stat

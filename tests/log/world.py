@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from bkspark.errors import MetadataError, NoSuchNode
-from bkspark.log.formats import LogHead, PendingLedger, SegmentFacts, SegmentOwner
-from bkspark.log.store import AppendOutcome, LogStore, Publisher
+from bkspark.log.formats import LogHead, PendingLedger, Publisher, SegmentFacts, SegmentOwner
+from bkspark.log.publication import AppendOutcome
+from bkspark.log.store import LogStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Callback, Check, Operation, Stat
 
