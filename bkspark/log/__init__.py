@@ -13,9 +13,10 @@ from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.listing import own_logs
 from bkspark.log.log import Log, log_names
 from bkspark.log.positions import LogBatch, Position, PositionRange
+from bkspark.log.publication import AppendOutcome
 from bkspark.log.retention import Retention
 from bkspark.log.snapshot import LogSegment, LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.log.writer import LedgerOptions, LogWriter
 
 __all__ = [

@@ -37,7 +37,7 @@ from bkspark.log.formats import (
     log_path,
     parse_pending_name,
 )
-from bkspark.log.heads import Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.schemas import SCHEMAS
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.times import TIMES
@@ -75,25 +75,36 @@ class AttemptStore:
             NodeExists: the ledger is pending already, for another attempt.
             MetadataVersion: `unchanged` does not hold.
         """
-        since = (await self._heads.read(name)).head.end_ordinal
-        path, data = pending_path(name, ledger_id), encode_pending(owner, since)
-        operations: list[Operation] = [Create(path, data)]
-        if unchanged is not None:
-            operations.insert(0, unchanged)
-        try:
-            await self._heads.tree.transaction(operations)
-        except MetadataError as error:
-            # The node may be ours: the answer was lost, or a lower layer repeated the call.
-            if await self._stored(path) == data:
-                return
-            if isinstance(error, (NoSuchNode, MetadataVersion)):
-                await self._heads.read(name)  # raises NoSuchLog if that is the reason
-                raise MetadataVersion(
-                    f"ledger {ledger_id} was closed or deleted before it was registered for log {name}: a vacuum "
-                    "regarded its attempt as dead. Nothing was written to it: try again",
-                    ledger_id=ledger_id,
-                ) from None
-            raise
+        path = pending_path(name, ledger_id)
+        for _ in range(LOST_RACES_MAX):
+            stored = await self._heads.read(name)
+            data = encode_pending(owner, stored.head.end_ordinal)
+            # The end ordinal must be that of this log: in one that was created again, the ledger may be listed before
+            # it, and would be regarded as not listed.
+            operations: list[Operation] = [Check(log_path(name), stored.version), Create(path, data)]
+            if unchanged is not None:
+                operations.insert(0, unchanged)
+            try:
+                await self._heads.tree.transaction(operations)
+            except MetadataError as error:
+                # The node may be ours: the answer was lost, or a lower layer repeated the call.
+                if await self._stored(path) == data:
+                    return
+                if isinstance(error, MetadataVersion) and error.node == log_path(name):
+                    continue
+                if isinstance(error, (NoSuchNode, MetadataVersion)):
+                    await self._heads.read(name)  # raises NoSuchLog if that is the reason
+                    raise MetadataVersion(
+                        f"ledger {ledger_id} was closed or deleted before it was registered for log {name}: a vacuum "
+                        "regarded its attempt as dead. Nothing was written to it: try again",
+                        ledger_id=ledger_id,
+                    ) from None
+                raise
+            return
+        raise MetadataError(
+            f"ledger {ledger_id} was not registered for log {name}: others changed the log {LOST_RACES_MAX} times "
+            "meanwhile: try again later"
+        )
 
     async def _stored(self, path: str) -> bytes | None:
         try:
@@ -117,7 +128,12 @@ class AttemptStore:
     async def pending_ids(self, name: str) -> set[int]:
         """Return the ids of a log's pending ledgers: one call, whatever their number."""
         folder = f"{log_path(name)}/{PENDING}"
-        return {parse_pending_name(child, folder) for child in await self._heads.tree.children(folder)}
+        try:
+            children = await self._heads.tree.children(folder)
+        except NoSuchNode:
+            await self._heads.read(name, even_if_deleted=True)  # raises NoSuchLog if that is the reason
+            raise
+        return {parse_pending_name(child, folder) for child in children}
 
     async def _read_pending(self, name: str, ledger_id: int) -> PendingLedger | None:
         path = pending_path(name, ledger_id)
@@ -137,8 +153,8 @@ class AttemptStore:
         if missing:
             ledger_id = min(missing)
             raise DataLoss(
-                f"ledger {ledger_id} is not pending for log {name}: its attempt was given up, by an abort or a vacuum "
-                f"that regarded it as dead, and its data is gone: run the job again",
+                f"ledger {ledger_id} is not pending for log {name}: it is published already, or its attempt was given "
+                f"up by an abort, or by a vacuum that regarded it as dead, and its data is gone: run the job again",
                 ledger_id=ledger_id,
             )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 from bkspark.errors import (
     BookKeeperError,
@@ -33,6 +35,8 @@ CONSUMERS_MAX = 1_000
 """Registered readers of one log, at most: each change that removes ledgers reads all of them."""
 ADVANCE_TRIES_MAX = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
 
 
 class ConsumerStore:
@@ -122,20 +126,35 @@ class ConsumerStore:
             ConfigurationError: another reader has registered under its name.
             NoSuchNode: it is not registered any more.
         """
-        path = consumer_path(log, consumer.name)
+
+        async def move(stored: Consumer) -> Consumer:
+            wanted = replace(consumer, position=max(stored.position, position))
+            path = consumer_path(log, consumer.name)
+            stat = await self._heads.tree.set(path, encode_consumer(wanted), stored.version)
+            return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
+
+        return await self._changed(log, consumer, move)
+
+    async def end(self, log: str, consumer: Consumer) -> None:
+        """End a reader's registration, if it is registered. Raises ConfigurationError as `advance`."""
+
+        async def end(stored: Consumer) -> None:
+            await self._heads.tree.delete(consumer_path(log, consumer.name), stored.version)
+
+        with contextlib.suppress(NoSuchNode):
+            await self._changed(log, consumer, end)
+
+    async def _changed(self, log: str, consumer: Consumer, change: Callable[[Consumer], Awaitable[T]]) -> T:
+        """Return what `change` returns for the node as it is now; it is called again if the node changed meanwhile."""
         for _ in range(ADVANCE_TRIES_MAX):
             # Versions begin at 0 again when the node is made again, so they do not tell whose it is.
             stored = await self._find(log, consumer.name)
             if stored is None:
-                raise NoSuchNode(f"metadata node {path} does not exist")
+                raise NoSuchNode(f"metadata node {consumer_path(log, consumer.name)} does not exist")
             if stored.reader != consumer.reader:
                 raise another_reader(log, consumer.name)
-            wanted = replace(consumer, position=max(stored.position, position))
-            try:
-                stat = await self._heads.tree.set(path, encode_consumer(wanted), stored.version)
-            except MetadataVersion:
-                continue
-            return replace(wanted, written_ms=stat.mtime_ms, version=stat.version)
+            with contextlib.suppress(MetadataVersion):
+                return await change(stored)
         raise MetadataError(f"consumer {consumer.name} of log {log} was changed repeatedly meanwhile: try again later")
 
     async def remove(self, log: str, name: str) -> bool:
@@ -174,8 +193,10 @@ class ConsumerRegistration:
         self._consumer = await self._store.advance(self._log, self._consumer, position)
 
     async def end(self) -> None:
-        """End the registration: nothing is kept for this reader any more."""
-        await self._store.remove(self._log, self._consumer.name)
+        """End the registration: nothing is kept for this reader any more. If another reader has registered under the
+        name since, its registration stays."""
+        with contextlib.suppress(ConfigurationError):
+            await self._store.end(self._log, self._consumer)
 
 
 def another_reader(log: str, name: str) -> ConfigurationError:

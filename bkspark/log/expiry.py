@@ -4,6 +4,9 @@ The decision is valid only for the head that it was made on: the change that rem
 again, if the log has changed, a reader has registered, or a reader that counted as expired has renewed its
 registration. The ledgers are deleted after the change; if that is interrupted, the next change, expiry or vacuum
 deletes them.
+
+A clock that is ahead would remove what is not old. Therefore entries are old, and registrations have ended, if the
+clock of the process and that of the metadata store both say so.
 """
 
 from __future__ import annotations
@@ -57,7 +60,11 @@ class Expiry:
         """Return where the log is to begin if its head is `head`; None if nothing has expired."""
         snapshot = self.store.snapshot_of(self.name, head)
         now_ms = self.store.clock_ms()
-        wanted = max(await _by_age(snapshot, now_ms), await _by_bytes(snapshot))
+        if await _first_wanted(snapshot, now_ms) <= head.first_ordinal:
+            return None
+        # This process's clock may be ahead: what it takes for old must be so by the metadata store's, too.
+        now_ms = min(now_ms, await self.store.heads.time_ms(self.name))
+        wanted = await _first_wanted(snapshot, now_ms)
         if wanted <= head.first_ordinal:
             return None
         # Read after the head: a reader that registers later moves the head's version.
@@ -116,6 +123,11 @@ async def closed_ordinals(cluster: Cluster, snapshot: LogSnapshot) -> list[int]:
         else:
             closed += [ordinal] if metadata.is_closed else []
     return closed
+
+
+async def _first_wanted(snapshot: LogSnapshot, now_ms: int) -> int:
+    """Return the ordinal of the first ledger that the retention keeps."""
+    return max(await _by_age(snapshot, now_ms), await _by_bytes(snapshot))
 
 
 async def _by_age(snapshot: LogSnapshot, now_ms: int) -> int:

@@ -10,6 +10,7 @@ among the others shows in which version.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from bkspark.errors import (
     ConfigurationError,
+    DataLoss,
     LogExists,
     MetadataAccessDenied,
     MetadataError,
@@ -187,6 +189,15 @@ class HeadStore:
             return None
         return None if stored.head.root != self._root or stored.head.is_deleted else stored
 
+    async def check_current(
+        self, name: str, stored: StoredHead, lost: DataLoss, *, even_if_deleted: bool = False
+    ) -> None:
+        """Raise MetadataVersion if a log has changed since its head was read: what a decision on that head did not find
+        is gone for that reason, perhaps."""
+        present = await self.read(name, even_if_deleted=even_if_deleted)
+        if (present.version, present.delta_version) != (stored.version, stored.delta_version):
+            raise MetadataVersion(f"log {name} was changed by others while a change of it was decided: {lost}")
+
     async def _stored(self, name: str) -> StoredHead:
         path = log_path(name)
         for _ in range(LOST_RACES_MAX):
@@ -225,6 +236,11 @@ class HeadStore:
         except NoSuchNode:
             await self.tree.catch_up()
             return await self.tree.get(path)
+
+    async def time_ms(self, name: str) -> int:
+        """Return the present time by the metadata store's clock, in ms since 1970: that of a write to a node of the log
+        that holds nothing itself. Raises NoSuchNode if the log is gone."""
+        return (await self.tree.set(f"{log_path(name)}/{PENDING}", b"", ANY_VERSION)).mtime_ms
 
     async def create(self, name: str) -> None:
         """Create an empty log.
@@ -266,8 +282,9 @@ class HeadStore:
     async def change(self, name: str, decide: Decide[T], *, even_if_deleted: bool = False) -> T:
         """Change a log's head as `decide` returns for the stored one; repeat the decision until it is stored.
 
-        `decide` may read pages and other nodes of the log; its errors end the change, except NoSuchNode and a lost
-        connection. The result is that of the decision that took effect.
+        `decide` may read pages and other nodes of the log; its errors end the change, except NoSuchNode, a lost
+        connection, and DataLoss if others have changed the log since. The result is that of the decision that took
+        effect.
 
         Raises:
             NoSuchLog, ConfigurationError, MetadataFormat: as `read`; or a node that the change needs is missing for
@@ -359,12 +376,13 @@ class HeadStore:
 
         A process that removes it as unnamed moves the head's version, so that change is decided again.
         """
-        path = f"{log_path(name)}/{SCHEMAS}/{stored.name}"
-        data = encode_schema(stored)
-        try:
-            await self.tree.create(path, data, make_parents=True)
-        except NodeExists:
-            return
+        folder, data = f"{log_path(name)}/{SCHEMAS}", encode_schema(stored)
+        with contextlib.suppress(NodeExists):
+            if await self.tree.exists(folder) is None:
+                # Not with its parents: they are gone if the log was deleted meanwhile.
+                await self.tree.create(folder)
+        with contextlib.suppress(NodeExists):
+            await self.tree.create(f"{folder}/{stored.name}", data)
 
     async def remove(self, paths: Sequence[str]) -> None:
         """Delete nodes that nothing refers to, if they exist."""
@@ -434,7 +452,11 @@ class _Attempt(Generic[T]):
         written = self._written_version(stored)
         if written is not None:
             return self.results[written - 1]
-        change = await self._decide(stored.head)
+        try:
+            change = await self._decide(stored.head)
+        except DataLoss as error:
+            await self._heads.check_current(self._name, stored, error, even_if_deleted=self._even_if_deleted)
+            raise
         if change.head is None:
             return change.result
         path = log_path(self._name)

@@ -33,11 +33,11 @@ from bkspark.log.formats import (
     check_log_name,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
-from bkspark.log.publication import AnyPublisher, check_ledgers, check_publisher_argument
+from bkspark.log.publication import AnyPublisher, AppendOutcome, check_ledgers, check_publisher_argument
 from bkspark.log.retention import Retention
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSegment, LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.log.unregistered import delete_unregistered
 from bkspark.log.writer import (
     DEFAULTS,
@@ -507,13 +507,15 @@ class Log:
         store = await self.store()
         changed = asyncio.Event()
         snapshot = await self.snapshot()
-        position = await reading.position_of(self._open_listed, snapshot, start)
+        log_id, position = snapshot.head.log_id, await reading.position_of(self._open_listed, snapshot, start)
         unwatch = await store.watch(self._name, changed.set, is_routed=snapshot.head.is_routed)
         try:
             while True:
                 changed.clear()
                 try:
                     snapshot = await self.snapshot()
+                    if snapshot.head.log_id != log_id:
+                        raise DataLoss(f"log {self._name} was deleted and created again while it was followed")
                     async for batch in reading.readable(self._cluster, snapshot, position, batch_bytes, patience):
                         position = Position(batch.ordinal, batch.ledger_id, batch.end_entry)
                         patience.succeeded()

@@ -15,6 +15,19 @@ AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
 
 
 @dataclass(frozen=True, slots=True)
+class AppendOutcome:
+    """The outcome of a publication.
+
+    `is_new` is False if the publisher had already published this version or a later one (`last_epoch`). Then nothing
+    was changed; the given ledgers are still pending, unless they are the ones that were published before.
+    """
+
+    is_new: bool
+    first_ordinal: int | None
+    last_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Publication:
     """Closed ledgers, or slices of shared ones, that one change publishes in a log.
 
@@ -27,6 +40,11 @@ class Publication:
     publisher: AnyPublisher | None = None
     schema: SchemaChange | None = None
     shared: Collection[int] = ()
+
+    @property
+    def unshared(self) -> list[int]:
+        """The ids of the ledgers of which no more will be published."""
+        return sorted({facts.ledger_id for facts in self.ledgers} - set(self.shared))
 
 
 def check_publisher_argument(publisher: object) -> None:

@@ -15,7 +15,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuch
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, parse_place, position_at
+from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
 
@@ -217,14 +217,12 @@ async def normal_form(
 
 
 async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: OffsetSpec) -> Position:
-    """Return the position that a place means: `earliest`, `latest`, a position, or the text of one.
+    """Return the position that a place of `check_offset` means: `earliest`, `latest`, or a position.
 
     Raises:
-        ConfigurationError: the place is not one of these, or names another log's ledger.
+        ConfigurationError: the place names another log's ledger.
         DataLoss: the entries after it are gone.
     """
-    if isinstance(place, str):
-        place = parse_place(place)
     if place == EARLIEST:
         return snapshot.start
     if place == LATEST:

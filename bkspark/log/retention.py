@@ -11,8 +11,8 @@ A registered reader is a *consumer*; its node names the entry that it reads next
     `{"expiry_ms":604800000,"position":[3,12,5],"reader":"00000000000000aa","version":1}`
 
 `position` is [ordinal, ledger, entry] (positions.py). The registration ends `expiry_ms` after the node was last
-written, by the metadata store's clock. `reader` is a token of the process that reads under the name: one process at a
-time.
+written, by the metadata store's clock and by that of the process that looks. `reader` is a token of the process that
+reads under the name: one process at a time.
 
 Registering a consumer writes its node and the head in one transaction, which raises the head's version. A change that
 removes ledgers reads the consumers after the head, and checks in its transaction that the expired ones are unchanged.

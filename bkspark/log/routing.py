@@ -38,6 +38,7 @@ from typing import Any
 from bkspark.errors import (
     BookKeeperError,
     ConfigurationError,
+    DataLoss,
     LedgerFenced,
     MetadataAccessDenied,
     MetadataError,
@@ -62,10 +63,10 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, MissingNodes, StoredHead, new_token
-from bkspark.log.publication import Publication
+from bkspark.log.publication import AppendOutcome, Publication
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set
 
 ROUTED_ROOT = "/bkspark/routed"
@@ -322,7 +323,11 @@ class _Commit:
         for _ in range(LOST_RACES_MAX):
             closed = [] if self._fence is None else await self._fence(name)
             stored = await self._routed(name)
-            change = await self._decided(name, stored, closed)
+            try:
+                change = await self._decided(name, stored, closed)
+            except DataLoss as error:
+                await self._heads.check_current(name, stored, error)
+                raise
             if change is None:
                 continue  # another process opened a ledger of the log since it was fenced
             assert change.head is not None

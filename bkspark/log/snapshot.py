@@ -124,7 +124,7 @@ class LogSnapshot:
         """
         index = self.head.times
         marks = [*(ref.mark for ref in index.pages), *index.marks]
-        unrecorded = None
+        unrecorded: list[Place] = []
         for ref in refs:
             try:
                 marks += await self._heads.time_page(self.name, ref)
@@ -137,8 +137,7 @@ class LogSnapshot:
             noted = await self._heads.open_times(self.name, (await self.ledger(ordinal)).ledger_id, ordinal)
             if noted is not None:
                 marks += noted.marks
-                if ordinal == self.end_ordinal - 1:
-                    unrecorded = (ordinal, noted.until)
+                unrecorded.append((ordinal, noted.until))
             elif ordinal not in (newer := await self._newer()).open_ordinals:
                 return newer
         return Timeline(marks, unrecorded)
@@ -155,6 +154,7 @@ class LogSnapshot:
 
         Raises:
             DataLoss: a page was removed before it was read, because the log was truncated or overwritten.
+            MetadataFormat: a page is missing that the log names: no process has removed it.
             NoSuchLog: the log was deleted meanwhile.
         """
         head = self.head
@@ -238,18 +238,20 @@ class LogSnapshot:
         while True:
             try:
                 ledgers = await self._heads.page(self.name, ref)
-            except NoSuchNode:
-                ref = await self._successor(ref)
+            except NoSuchNode as error:
+                ref = await self._successor(ref, error)
                 continue
             if len(ledgers) < count:
                 raise MetadataFormat(f"page {ref.name} of log {self.name} holds {len(ledgers)} ledgers, not {count}")
             return ledgers[:count]
 
-    async def _successor(self, ref: PageRef) -> PageRef:
-        """Return the page that replaced a page."""
-        newer = (await self._heads.read(self.name)).head
-        for candidate in newer.pages if newer.log_id == self.head.log_id else ():
-            if candidate.first_ordinal == ref.first_ordinal and candidate.name != ref.name:
+    async def _successor(self, ref: PageRef, missing: NoSuchNode) -> PageRef:
+        """Return the page that replaced a missing page."""
+        newer = (await self._newer()).head
+        if ref in newer.pages:
+            raise lost_node(f"log {self.name}", missing, "although the log names it") from None
+        for candidate in newer.pages:
+            if candidate.first_ordinal == ref.first_ordinal:
                 return candidate
         raise self._changed_meanwhile()
 

@@ -44,7 +44,7 @@ from bkspark.log.formats import (
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
 from bkspark.log.positions import Position
-from bkspark.log.publication import AnyPublisher, Publication, check_ledgers
+from bkspark.log.publication import AnyPublisher, AppendOutcome, Publication, check_ledgers
 from bkspark.log.retention import CONSUMERS, Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
@@ -58,21 +58,10 @@ PAGES_DROPPED_MAX = 500
 
 SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes at most, for the same reason."""
+ENDED_MAX = 500
+"""Registrations of ledgers that are published, which one transaction ends at most, for the same reason."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class AppendOutcome:
-    """The outcome of a publication.
-
-    `is_new` is False if the publisher had already published this version or a later one (`last_epoch`). Then nothing
-    was changed; the given ledgers are still pending, unless they are the ones that were published before.
-    """
-
-    is_new: bool
-    first_ordinal: int | None
-    last_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +178,10 @@ class LogStore:
                 await self._tree.transaction([*later, *folders, Delete(path, version)])
             except (NodeExists, MetadataVersion):
                 continue  # an attempt that began before the deletion has registered a ledger
-            except (NoSuchNode, MetadataError):
+            except MetadataError as error:
                 if await self._tree.exists(path) is not None:
+                    if isinstance(error, NoSuchNode):
+                        continue  # a reader has ended its registration
                     raise
             return True
         raise MetadataError(f"log {name} is being used while it is deleted: stop its writers and delete it again")
@@ -232,10 +223,23 @@ class LogStore:
         check_ledgers(ledgers, publisher)
         publication = Publication(ledgers, publisher, schema, shared)
         decide = self.appending(name, publication, only_if_empty=only_if_empty)
-        outcome = await self._heads.change(name, decide)
+        outcome = await self._heads.change(name, self._once(name, publication, decide))
         if outcome.is_new:
-            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
+            await self.attempts.forget_published(name, publication.unshared[ENDED_MAX:])
         return outcome
+
+    def _once(self, name: str, publication: Publication, decide: Decide[T]) -> Decide[T]:
+        """Return the decision of a publication, with which the registrations of its ledgers end, as many as fit: if its
+        outcome is unknown, and it is made again, a ledger is not pending any more."""
+
+        async def ending(head: LogHead) -> Change[T]:
+            change = await decide(head)
+            if change.head is None:
+                return change
+            ended = [Delete(pending_path(name, ledger_id)) for ledger_id in publication.unshared[:ENDED_MAX]]
+            return replace(change, also=[*change.also, *ended])
+
+        return ending
 
     def appending(
         self, name: str, publication: Publication, *, only_if_empty: bool = False, tail_max: int = TAIL_LEDGERS_MAX
@@ -248,9 +252,9 @@ class LogStore:
         ledgers, publisher = publication.ledgers, publication.publisher
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
-            repeated = _repeated(head, name, publisher)
-            if repeated is not None:
-                return Change(None, repeated)
+            known = _repeated(head, name, publisher)
+            if known is not None:
+                return Change(None, known)
             if only_if_empty and head.first_ordinal < head.end_ordinal:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
@@ -284,9 +288,9 @@ class LogStore:
         self, name: str, publication: Publication, closed: Sequence[int], *, is_deletion: bool
     ) -> AppendOutcome | None:
         decide = self.replacing(name, publication, closed, is_deletion=is_deletion)
-        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
+        outcome = await self._heads.change(name, self._once(name, publication, decide), even_if_deleted=is_deletion)
         if outcome is not None and outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in publication.ledgers])
+            await self.attempts.forget_published(name, publication.unshared[ENDED_MAX:])
         return outcome
 
     def replacing(
@@ -302,14 +306,14 @@ class LogStore:
         ledgers, publisher = publication.ledgers, publication.publisher
 
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
-            repeated = _repeated(head, name, publisher)
-            if repeated is not None:
-                return Change(None, repeated)
+            known = _repeated(head, name, publisher)
+            if known is not None:
+                return Change(None, known)
             if not set(head.open_ordinals) <= set(closed):
                 return Change(None, None)
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             old = await LogSnapshot(self._heads, name, StoredHead(head, 0)).ledgers()
-            gone = {ledger.ledger_id for ledger in old}
+            gone = {ledger.ledger_id for ledger in old} - {facts.ledger_id for facts in ledgers}
             changed, lists = condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
             changed, pages = await self._appended(name, changed, ledgers, tail_max)
@@ -345,15 +349,20 @@ class LogStore:
             if before <= head.start or before.ordinal < head.first_ordinal:
                 return Change(None, 0)
             await snapshot.locate(before)
-            first_ordinal = max(before.ordinal + at_ledger_end, head.first_ordinal)
-            is_last = before.ordinal == head.end_ordinal - 1
-            if at_ledger_end and is_last and before.ledger_id in await self.attempts.pending_ids(name):
-                first_ordinal = before.ordinal  # the slice may still grow
+            first_ordinal = before.ordinal + (at_ledger_end and await self._is_whole(name, snapshot, before))
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
             return await self._cut(name, head, Cut(before, first_ordinal))
 
         return await self._heads.change(name, decide)
+
+    async def _is_whole(self, name: str, snapshot: LogSnapshot, end: Position) -> bool:
+        """Return whether a position that was the end of its ledger, or slice, is so still, and stays so."""
+        last_entry = (await snapshot.ledger(end.ordinal)).last_entry
+        if last_entry is not None and end.entry_id <= last_entry:
+            return False  # the slice has grown since
+        is_last = end.ordinal == snapshot.end_ordinal - 1
+        return not (is_last and end.ledger_id in await self.attempts.pending_ids(name))
 
     async def cut(self, name: str, choose: Callable[[LogHead], Awaitable[Cut | None]]) -> int:
         """Remove and condemn the ledgers before the cut that `choose` returns for the present head; return their
@@ -411,7 +420,8 @@ class LogStore:
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
-            if not set(head.open_ordinals) <= {ordinal for ordinal, _ in closed}:
+            # By their ids, too: a log of this name may have been created again since they were closed.
+            if not await self._open_ledgers(name, head) <= {(ordinal, facts.ledger_id) for ordinal, facts in closed}:
                 return Change(None, None)
             noted, done = await self._note_closed(name, head, closed)
             return await self._writer_ledger(name, head, replace(noted, writer=writer), ledger_id, done)
@@ -443,6 +453,11 @@ class LogStore:
         assert ordinal is not None
         await self.attempts.forget_published(name, [ledger_id])
         return ordinal
+
+    async def _open_ledgers(self, name: str, head: LogHead) -> set[tuple[int, int]]:
+        """Return the ordinal and id of each ledger that was not known to be closed when the head was written."""
+        snapshot = self.snapshot_of(name, head)
+        return {(ordinal, (await snapshot.ledger(ordinal)).ledger_id) for ordinal in head.open_ordinals}
 
     async def _writer_ledger(
         self, name: str, head: LogHead, changed: LogHead, ledger_id: int, done: Sequence[Delete]
@@ -523,8 +538,10 @@ class LogStore:
             noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
                 end_entry = 0 if facts.last_entry is None else facts.last_entry + 1
-                marks = times.of_closed(head.times, noted, ordinal, end_entry, self.clock_ms())
-                head = replace(head, times=times.with_marks(head.times, marks))
+                pages = times.to_unpack(head.times, noted, ordinal, end_entry)
+                index = times.unpacked(head.times, [await self._heads.time_page(name, ref) for ref in pages])
+                marks = times.of_closed(index, noted, ordinal, end_entry, self.clock_ms())
+                head = replace(head, times=times.with_marks(index, marks))
                 # With the version that was read: if the writer notes more now, the change is decided again with it.
                 done.append(Delete(times.open_path(log_path(name), facts.ledger_id), noted.version))
         return head, done
@@ -563,8 +580,8 @@ class LogStore:
 
 
 def _listed_of(head: LogHead, closed: Sequence[tuple[int, SegmentFacts]]) -> list[tuple[int, SegmentFacts]]:
-    """Return those of `closed` that are still in the list."""
-    return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
+    """Return those of `closed` that are in the list, and not recorded as closed yet."""
+    return [(ordinal, facts) for ordinal, facts in closed if ordinal in head.open_ordinals]
 
 
 def _has_slices(ledgers: Sequence[SegmentFacts], shared: Collection[int]) -> bool:

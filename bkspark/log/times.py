@@ -136,11 +136,30 @@ def added(index: TimeIndex, mark: Mark) -> TimeIndex:
     return index if ms == last.ms else TimeIndex(index.pages, (*index.marks, mark._replace(ms=ms)))
 
 
-def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
-    """Return the index with the marks of a writer's ledger that has just been closed.
+def to_unpack(index: TimeIndex, noted: OpenMarks, ordinal: int, end_entry: int) -> tuple[TimePageRef, ...]:
+    """Return the pages with marks that apply to a ledger that has just been closed, or later ones, for `unpacked`; ()
+    if the head has all of these, or the ledger brings no mark."""
+    place = noted.marks[0].place if noted.marks else (ordinal, noted.until)
+    is_without = not noted.marks and end_entry <= noted.until
+    if is_without or not index.marks or place >= index.marks[0].place:
+        return ()
+    begin = max((i for i, ref in enumerate(index.pages) if ref.place <= place), default=0)
+    return index.pages[begin:]
 
-    If others have published after that ledger, their times are raised to its last one. If their marks have moved to
-    pages, the index stays as it is: all entries of the ledger have the time at which it entered the list.
+
+def unpacked(index: TimeIndex, read: Sequence[Sequence[Mark]]) -> TimeIndex:
+    """Return the index with the last pages, whose marks are `read`, moved back to the head. `packed` moves them to new
+    ones."""
+    moved = [mark for marks in read for mark in marks]
+    return TimeIndex(index.pages[: len(index.pages) - len(read)], (*moved, *index.marks))
+
+
+def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
+    """Return the index, with its pages `to_unpack` moved back, with the marks of a writer's ledger that has just been
+    closed.
+
+    If others have published after that ledger, their times are raised to its last one. A ledger before the first known
+    time gets no marks: an older bkspark added it.
     """
     if not marks or not index.marks or marks[0].place < index.marks[0].place:
         return index
@@ -150,12 +169,14 @@ def with_marks(index: TimeIndex, marks: Sequence[Mark]) -> TimeIndex:
 def of_closed(index: TimeIndex, noted: OpenMarks, ordinal: int, end_entry: int, now_ms: int) -> tuple[Mark, ...]:
     """Return the marks of a ledger that has just been closed and ends before `end_entry`, for `with_marks`.
 
-    A writer that died has not noted the time of its last entries. They count as written now, or at the time of what
-    others have published after them: no read from a time on misses them, and retention does not remove them too early.
+    A writer that died has not noted the time of its last entries. They count as written now, or at the first time
+    after those that it noted at which others have published: no read from a time on misses them, and retention does not
+    remove them too early.
     """
     if end_entry <= noted.until:
         return noted.marks
-    later = [mark.ms for mark in index.marks if mark.ordinal > ordinal]
+    last_ms = noted.marks[-1].ms if noted.marks else 0
+    later = [mark.ms for mark in index.marks if mark.ordinal > ordinal and mark.ms > last_ms]
     return (*noted.marks, Mark(ordinal, noted.until, min([now_ms, *later])))
 
 
@@ -267,10 +288,11 @@ class Timeline:
     """Some consecutive marks of a log, with those of ledgers that are being written.
 
     Args:
-        unrecorded: (ordinal, entry) from which on entries are being written; they are later than all marks.
+        unrecorded: (ordinal, entry) from which on a ledger may have entries whose writer has not noted their times yet.
+            They count as entered at the time of the next mark of a later ledger, as `of_closed` records them.
     """
 
-    def __init__(self, marks: Iterable[Mark], unrecorded: Place | None = None) -> None:
+    def __init__(self, marks: Iterable[Mark], unrecorded: Sequence[Place] = ()) -> None:
         self.marks = ascending(marks)
         self._unrecorded = unrecorded
         self._places = [mark.place for mark in self.marks]
@@ -281,7 +303,9 @@ class Timeline:
     def first_at(self, ms: int) -> Place | None:
         """Return the place of the first entry at a time or later; None if all entries are earlier."""
         index = bisect_left(self._times, ms)
-        return self.marks[index].place if index < len(self.marks) else self._unrecorded
+        before = self._places[index - 1] if index else (0, 0)
+        place = self._places[index] if index < len(self._places) else None
+        return min((at for at in self._unrecorded if before <= at and (place is None or at < place)), default=place)
 
     def of_entries(self, ordinal: int, first_entry: int, end_entry: int) -> tuple[tuple[int, int | None], ...]:
         """Return the times of entries [first_entry, end_entry) of a ledger as (entry, time) items. Each

@@ -196,8 +196,8 @@ class LogWriter(ClosedAtExit):
         `_settle`."""
         self._unsure: set[int] = set()
         """Ledgers that were to be added to the list, and the outcome is unknown. Nothing is written to them. Open, they
-        would stop readers: those that are in the list are closed by `_look`, by `close` and after a failure, and then
-        removed from here."""
+        would stop readers: those that are in the list are closed by `_look`, by `close` and after a failure, that of
+        `open` included, and then removed from here."""
         self._error: BookKeeperError | None = None
         """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._calls = CallOrder(self._send_singles)
@@ -246,6 +246,8 @@ class LogWriter(ClosedAtExit):
                     return self
         except BaseException:
             await self._drop(ledger)
+            self._unsure.add(ledger.ledger_id)
+            await self._close_unsure_after_end()
             raise
         await self._drop(ledger)
         raise LedgerFenced(f"log {self._name} is opened for writing by others repeatedly: let one process write it")

@@ -161,7 +161,8 @@ class UnderreplicationStore:
         return f"{self._root}/ledgers/{paths.underreplication_path(ledger_id)}"
 
     async def mark(self, ledger_id: int, missing: Sequence[str], now_ms: int) -> None:
-        """List a ledger, or add bookies, at least one, to its listing. Unreadable contents are replaced.
+        """List a ledger, or add bookies, at least one, to its listing. Unreadable contents are replaced. A repair in
+        progress leaves the ledger listed.
 
         Raises:
             MetadataError: the store failed, or others kept changing the node.
@@ -182,7 +183,9 @@ class UnderreplicationStore:
                 except MetadataFormat:
                     known = Underreplicated(ledger_id, (), stat.version, now_ms)
                 added = [bookie for bookie in missing if bookie not in known.missing]
-                if added:
+                # During a repair the node gets another version even if no bookie is new: the repair may have looked at
+                # the copies of this bookie before they were lost again.
+                if added or await self._tree.exists(self._lock(ledger_id)) is not None:
                     await self._tree.set(path, encode([*known.missing, *added], known.ctime_ms), stat.version)
                 return
             except (NoSuchNode, MetadataVersion):

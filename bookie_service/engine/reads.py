@@ -220,7 +220,8 @@ class Reading(ABC):
     received_ns: int = 0
     """When the requests were received; 0: they do not wait. Set by `Reads` when they begin to wait."""
     is_waiting: bool = False
-    """Whether it waits for a change of its ledger, and is enqueued again then. Set by long polls."""
+    """Whether it is answered later: a long poll that waits for a change of its ledger, and is enqueued again then, or a
+    list of entries that waits for its turn, and is answered by itself."""
     failures: int = 0
     """How many requests were answered with an error. Readings of READ_ENTRY do not count them: `View` counts what they
     find."""
@@ -377,13 +378,20 @@ class Reads:
                 times.reads.fold()
         return place, left
 
+    def note_answered(self, reading: Reading) -> None:
+        """Count the one request of a reading that was answered by itself, and not while it proceeded."""
+        self._note(reading, 1 - reading.failures, reading.failures)
+
     def _note_refused(self, reading: Reading, count: int) -> None:
         """Count requests of a reading that are refused without a look."""
+        self._note(reading, 0, count)
+
+    def _note(self, reading: Reading, succeeded: int, failed: int) -> None:
         times = self._times
         if times.is_on and reading.operation >= 0:
             now = times.clock_ns()
             received = reading.received_ns or times.received_ns or now
-            times.reads.rows += (reading.operation, 0, count, received, now, now)
+            times.reads.rows += (reading.operation, succeeded, failed, received, now, now)
             if len(times.reads.rows) >= ROWS_MAX:
                 times.reads.fold()
 

@@ -7,7 +7,7 @@ on a thread (`entry_lists`). Entries that a flush removes from memory in between
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -44,7 +44,11 @@ class EntryList(Reading):
 
     client: ListClient
 
-    def __init__(self, lists: EntryLists, client: ListClient, request: protocol.Request) -> None:
+    def __init__(
+        self, lists: EntryLists, client: ListClient, request: protocol.Request, on_answered: Callable[[Reading], None]
+    ) -> None:
+        """`on_answered(self)` is called after the answer, if the request was given to `lists`."""
+        self._on_answered = on_answered
         self.client = client
         self._lists = lists
         self._request = request
@@ -54,7 +58,7 @@ class EntryList(Reading):
         self._view: View
         """What the reading may see. Set when the request is given to `EntryLists`."""
         self._frame = b""
-        """The response; empty until it is built."""
+        """The response with the list; empty until it is built, and if it would be too large."""
 
     def __len__(self) -> int:
         return 0 if self._is_begun else 1
@@ -63,14 +67,20 @@ class EntryList(Reading):
         return self.ledger_id
 
     def refuse(self, status: int) -> None:
-        self.failures = 1
         self._is_begun = True
-        self.client.send((response(self._request, v3.code_of(status)),))
+        self._send(response(self._request, v3.code_of(status)), is_failure=True)
+
+    def _send(self, frame: bytes, *, is_failure: bool) -> None:
+        self.failures = int(is_failure)
+        self.client.send((frame,))
+        if self.is_waiting:
+            self._on_answered(self)
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> FileRange | None:
         self._view = view
         # An absent ledger is answered at once, and does not wait for its turn.
-        if self._held() is not None and not self._lists.add(self):
+        self.is_waiting = self._held() is not None
+        if self.is_waiting and not self._lists.add(self):
             self.refuse(Status.ETOOMANYREQUESTS)
         self._is_begun = True
         return None
@@ -111,12 +121,14 @@ class EntryList(Reading):
         data = groups.encoded()
         if data is None:
             logger.error("the list of ledger %d's entries would not fit into a frame", self.ledger_id)
-            self._frame = response(self._request, v3.StatusCode.EIO)
         else:
             self._frame = response(self._request, v3.StatusCode.EOK, {"availabilityOfEntriesOfLedger": data})
 
     def finish(self) -> None:
-        self.client.send((self._frame,))
+        if self._frame:
+            self._send(self._frame, is_failure=False)
+        else:
+            self.refuse(Status.EIO)
 
 
 class _Groups:

@@ -237,7 +237,7 @@ class V3RequestStream(RequestStream):
         return SpaceRead(self._client, request)
 
     def _list_entries(self, request: protocol.Request) -> Step:
-        return EntryList(self._bookie.entry_lists, self._client, request)
+        return EntryList(self._bookie.entry_lists, self._client, request, self._bookie.reads.note_answered)
 
     def _write_lac(self, request: protocol.Request) -> Step:
         given = request.writeLacRequest

@@ -10,7 +10,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.status import Status
-from bookie_service.engine.entry_lists import EntryLists
+from bookie_service.engine.entry_lists import EntryLists, StepReport
 from bookie_service.engine.long_polls import LongPolls
 from bookie_service.engine.reads import Reads
 from bookie_service.engine.shares import ShareLimits
@@ -50,7 +50,11 @@ class Counted:
         self.reads = Reads(view, self.bench._fetch, turns, lambda: None, self.times)
         few = ShareLimits(1, 1, 1)
         self.polls = LongPolls(few, 60.0, view.lac_at_hand, self.reads, turns, lambda *_: self.status)
-        self.lists = EntryLists(few, lambda step, then: None, lambda: 0.0, lambda *_: self.status)
+        self.steps: list[tuple[Callable[[], StepReport], Callable[[StepReport], None]]] = []
+        """Steps of lists that a thread is to run, and what takes their reports."""
+        self.lists = EntryLists(
+            few, lambda step, then: self.steps.append((step, then)), lambda: 0.0, lambda *_: self.status
+        )
 
     def poll(self, **asked: Any) -> None:
         asking = request(protocol.READ_ENTRY, 7, **asked)
@@ -59,7 +63,7 @@ class Counted:
 
     def ask_for_list(self, ledger_id: int) -> None:
         asking = request(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, 7, ledgerId=ledger_id)
-        self.reads.enqueue(EntryList(self.lists, self.peer, asking))
+        self.reads.enqueue(EntryList(self.lists, self.peer, asking, self.reads.note_answered))
         self.bench.finish()
 
     def outcomes(self, operation: int) -> tuple[int, int]:
@@ -112,3 +116,26 @@ def test_list_that_is_refused_at_once_counts_as_failed(twin: BookieTwin) -> None
         v3.StatusCode.ETOOMANYREQUESTS,
     ]
     assert counted.outcomes(LIST_ENTRIES)[1] == 2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_list_counts_when_it_is_answered_and_as_a_failure_if_that_is_an_error(twin: BookieTwin, fails: bool) -> None:
+    """It was counted as a success when its turn was awaited."""
+    counted = Counted(twin)
+    counted.ask_for_list(DENSE)
+    assert (len(counted.steps), counted.outcomes(LIST_ENTRIES)) == (1, (0, 0))
+    ((step, take),) = counted.steps
+    take(StepReport(0.0, is_done=True, error=OSError("the disk fails")) if fails else step())
+    (frame,) = counted.peer.frames()
+    status = protocol.Response.FromString(frame[4:]).getListOfEntriesOfLedgerResponse.status
+    assert status == (v3.StatusCode.EIO if fails else v3.StatusCode.EOK)
+    assert counted.outcomes(LIST_ENTRIES) == ((0, 1) if fails else (1, 0))
+
+
+def test_list_whose_ledger_is_forbidden_when_its_turn_comes_counts_as_failed_once(twin: BookieTwin) -> None:
+    counted = Counted(twin)
+    counted.status = Status.EUA
+    counted.ask_for_list(DENSE)
+    (frame,) = counted.peer.frames()
+    assert protocol.Response.FromString(frame[4:]).getListOfEntriesOfLedgerResponse.status == v3.StatusCode.EUA
+    assert (counted.steps, counted.outcomes(LIST_ENTRIES)) == ([], (0, 1))

@@ -91,7 +91,7 @@ def begun(held: Held, ledger_id: int = LEDGER) -> tuple[EntryList, Client]:
     """Return a list that has come to its turn, and its client."""
     client = Client()
     asked = request(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, 7, ledgerId=ledger_id)
-    listing = EntryList(Lists(), client, asked)  # type: ignore[arg-type]
+    listing = EntryList(Lists(), client, asked, lambda _: None)  # type: ignore[arg-type]
     listing.proceed(held, None, ENDLESS)  # type: ignore[arg-type]
     return listing, client
 

@@ -10,6 +10,7 @@ from bkspark.log import Log
 from bkspark.log.heads import Change
 from bkspark.log.store import LogStore
 from bkspark.log.times import EMPTY
+from bkspark.metadata.memory import MemoryTree
 
 
 class Clock:
@@ -26,7 +27,10 @@ def log_of(client: Client, clock: Clock, name: str = "clicks") -> Log:
     log = client.log(name)
 
     async def store() -> LogStore:
-        return LogStore(await client.tree(), client.uri.root, clock)
+        tree = await client.tree()
+        assert isinstance(tree, MemoryTree)
+        tree.store.now_ms = max(tree.store.now_ms, clock.now_ms)  # the metadata store's clock shows at least that
+        return LogStore(tree, client.uri.root, clock)
 
     log.store = store  # type: ignore[method-assign]
     return log

@@ -100,6 +100,23 @@ async def test_ledger_expires_when_the_next_one_is_the_first_with_an_entry_that_
 
 
 @in_world
+async def test_clock_that_is_ahead_removes_nothing_that_is_not_old(world: World) -> None:
+    """An entry is old, and a registration has ended, if the process's clock and the metadata store's both say so."""
+    ids = [await world.publish(at) for at in (1000, 2000, 3000)]
+    await world.store.set_retention("x", Retention(500, None))
+    for own_ms, stores_ms, expired in ((10**12, 1500, 0), (1500, 10**12, 0), (10**12, 1501, 1)):
+        world.now_ms, world.server.now_ms = own_ms, stores_ms
+        assert await world.expiry.now() == expired
+    assert world.deleted == ids[:1]
+    world.server.now_ms = 5000
+    await world.store.consumers.register("x", "etl", Position(1, ids[1], 0), 10_000)
+    await world.store.set_retention("x", Retention(None, 1))
+    for own_ms, stores_ms, expired in ((10**12, 14_999, 0), (14_999, 10**12, 0), (10**12, 15_000, 1)):
+        world.now_ms, world.server.now_ms = own_ms, stores_ms
+        assert await world.expiry.now() == expired
+
+
+@in_world
 async def test_as_many_ledgers_stay_as_hold_the_bytes_that_are_kept(world: World) -> None:
     ids = [await world.publish(1000) for _ in range(5)]
     for kept, expired in ((500, []), (401, []), (400, ids[:1]), (200, ids[1:3]), (101, []), (100, ids[3:4]), (1, [])):

@@ -308,6 +308,10 @@ def test_slice_that_continues_the_last_one_has_its_time_from_its_first_entry_on(
     assert changes.timed(head, added, 77).marks == (Mark(0, 10, 77),)
     assert changes.timed(head, added[1:], 77).marks == (Mark(1, 0, 77),)
     assert changes.timed(head, [], 77) is head.times
+    earlier = replace(head, tail=(SegmentFacts(3, 9, 10), SegmentFacts(4, 9, 10), SegmentFacts(5, 9, 10)))
+    assert changes.timed(earlier, added, 77).marks == (Mark(2, 10, 77),)
+    for only in (SegmentFacts(3, 19, 7, 10), SegmentFacts(4, 19, 7, 10)):
+        assert changes.timed(earlier, [only], 77).marks == (Mark(3, 0, 77),)
 
 
 def test_json_that_is_nested_too_deeply_is_refused() -> None:

@@ -9,10 +9,12 @@ from bkspark.errors import (
     BookKeeperError,
     ConfigurationError,
     DataLoss,
+    LogExists,
     NoSuchLedger,
     NoSuchLog,
 )
-from bkspark.log import Position, SegmentFacts, SegmentOwner
+from bkspark.log import AppendOutcome, Position, SegmentFacts, SegmentOwner
+from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.writer import LedgerOptions
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
@@ -42,6 +44,26 @@ def test_jobs_publish_overwrite_and_discard(tmp_path):
             await client.metadata(loser.ledger_id)
         assert await read_all(log) == numbers(10, 15)
         loser.abandon()
+
+    run(tmp_path, test)
+
+
+def test_publication_takes_all_that_it_is_given(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        await log.create()
+        shared = await log.create_attempt(SegmentOwner("query", "q"), LedgerOptions(1, 1, 1))
+        await shared.append_many(numbers(0, 5))
+        schema = SchemaChange(StoredSchema("json", '{"fields":[],"type":"struct"}'), None)
+        facts, ids = SegmentFacts(shared.ledger_id, 4, 30), [shared.ledger_id]
+        assert await log.publish([facts], publisher=("q", 3), shared=ids, schema=schema) == AppendOutcome(True, 0, 3)
+        snapshot = await log.snapshot()
+        assert [ref.name for ref in snapshot.schemas] == [schema.stored.name]
+        assert [each.ledger_id for each in await (await log.store()).attempts.pending("clicks")] == ids
+        with pytest.raises(LogExists, match="to be written only while it holds none"):
+            await log.publish([SegmentFacts(shared.ledger_id, 9, 30, 5)], shared=ids, only_if_empty=True)
+        assert await read_all(log) == numbers(0, 5)
+        await shared.close()
 
     run(tmp_path, test)
 

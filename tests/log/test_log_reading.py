@@ -155,6 +155,40 @@ def test_a_follower_sees_every_entry_once_through_rolls_jobs_and_takeovers(tmp_p
     run(tmp_path, test)
 
 
+def test_follower_of_a_log_that_is_deleted_and_created_again_ends_and_skips_nothing(tmp_path):
+    """It has read nothing yet, so that its position names no ledger of the former log."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        await log.create()
+        await publish(log, numbers(0, 5))
+        await log.overwrite([])
+        following = cluster.client().log("clicks").follow()
+        first = asyncio.ensure_future(anext(following))
+        client, facts = cluster.client(), []
+        for first_number in (10, 20):
+            writer = await client.create(**ONE)
+            await writer.append_many(numbers(first_number, first_number + 5))
+            closed = await writer.close()
+            facts.append(SegmentFacts(writer.ledger_id, closed.last_entry, closed.length))
+        await until(lambda: is_watched(cluster, "/bkspark/logs/clicks"), "the follower to wait")
+        # The follower does not look at the log in between: none of these calls waits.
+        await log.delete()
+        await log.create()
+        store = await log.store()
+        for one in facts:
+            await store.attempts.add("clicks", one.ledger_id, SegmentOwner("job", "job"))
+        await store.append_ledgers("clicks", facts)
+        with pytest.raises(DataLoss, match="log clicks was deleted and created again"):
+            await first
+
+    run(tmp_path, test, bookies=1)
+
+
+async def is_watched(cluster: InProcessCluster, path: str) -> bool:
+    return path in cluster.store.watched
+
+
 def test_follower_goes_on_without_the_news_of_a_change(tmp_path):
     """A metadata server may lose the events of its clients."""
 

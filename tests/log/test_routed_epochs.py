@@ -83,6 +83,21 @@ def test_shared_ledger_is_closed_when_an_epoch_brings_other_options(tmp_path) ->
     run_on_one(tmp_path, test)
 
 
+def test_shared_ledger_of_a_log_rolls_at_its_size_between_epochs(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, "a", "b")
+        commit = RoutedCommitter(client, "q", RollLimits(3, None))
+        for epoch in range(3):
+            assert await commit.append([rows("a", f"{epoch}2"), rows("b", f"{epoch}")], Publisher("q", epoch))
+        assert [each["last_entry"] for each in (await client.log("a").show())["ledgers"]] == [1, 0]
+        assert [each["last_entry"] for each in (await client.log("b").show())["ledgers"]] == [2]
+        assert await content(client) == {"a": ["02", "12", "22"], "b": ["0", "1", "2"]}
+        await commit.close()
+
+    run_on_one(tmp_path, test)
+
+
 def test_a_repeated_epoch_shows_nothing_new_in_any_log(tmp_path) -> None:
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -11,32 +10,15 @@ from bkspark.errors import LedgerFenced, MetadataError, VersionPublished
 from bkspark.log.formats import Publisher, SegmentFacts
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.positions import Position
+from bkspark.log.publication import AppendOutcome
 from bkspark.log.retention import Retention
-from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.store import LogStore
 from bkspark.log.times import RECENT_MAX, Mark, OpenTimes
-from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
-from tests.log.world import World, closed, in_world
+from bkspark.metadata.memory import Fault, MemoryTree
+from bkspark.metadata.tree import ANY_VERSION, Stat
+from tests.log.world import InterruptedTree, World, closed, in_world, slice_of
 
 WRITER = "a" * 16
-
-
-class InterruptedTree(MemoryTree):
-    """A session before whose next transaction another process does something."""
-
-    def __init__(self, server: MemoryStore, first: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(server, session_id=1_003, timeout_s=10.0)
-        self._first: Callable[[], Awaitable[object]] | None = first
-
-    async def transaction(self, operations: Sequence[Operation]) -> None:
-        if self._first is not None:
-            first, self._first = self._first, None
-            await first()
-        await super().transaction(operations)
-
-
-def slice_of(ledger_id: int, first_entry: int, last_entry: int) -> SegmentFacts:
-    return SegmentFacts(ledger_id, last_entry, 10 * (last_entry + 1 - first_entry), first_entry)
 
 
 async def opened(world: World, ledger_id: int) -> int:

@@ -153,7 +153,7 @@ def test_entries_before_the_first_mark_have_no_time() -> None:
     assert timeline.of_entries(3, 0, 20) == ((0, None), (10, 100))
     assert timeline.first_at(100) == (3, 10)
     assert timeline.first_at(201) is None
-    assert Timeline(timeline.marks, (4, 7)).first_at(201) == (4, 7)
+    assert Timeline(timeline.marks, [(4, 7)]).first_at(201) == (4, 7)
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ its writer knowing must not stay open before acknowledged entries.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -21,6 +22,8 @@ from bkspark.log.formats import Publisher
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
 from bkspark.log.writer import LedgerOptions, RollLimits
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Operation
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all, until
 from tests.log.world import OutageTree, WatchingTree
@@ -63,6 +66,25 @@ def test_ledger_that_may_have_been_added_in_an_outage_hides_no_later_entry(tmp_p
     run(tmp_path, test)
 
 
+def test_ledger_that_was_added_in_an_outage_is_closed_with_the_writer_although_the_watch_was_lost(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = OutageTree(cluster.store, HEAD, REPEATED)
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            cluster.store.lose_watches()
+            tree.begins = 0
+            with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
+                await writer.roll()
+            await writer.close()
+            await publish(log, numbers(10, 20))
+            assert await read_all(log) == numbers(0, 20)
+            assert (await log.snapshot()).open_ordinals == ()
+
+    run(tmp_path, test, bookies=1)
+
+
 @pytest.mark.parametrize("noticed_by", ["append", "close", "close after an outage of the bookie"])
 def test_ledger_that_was_added_in_an_outage_is_closed_although_the_writers_own_cannot_be(tmp_path, noticed_by):
     """Another client closes the writer's ledger, so readers pass that. The ledger that was added must not stop them."""
@@ -92,6 +114,88 @@ def test_ledger_that_was_added_in_an_outage_is_closed_although_the_writers_own_c
             assert len(await log.snapshot()) == 2
             await publish(log, numbers(10, 20))
             assert await read_all(log) == numbers(0, 20)
+
+    run(tmp_path, test, bookies=1)
+
+
+@pytest.mark.parametrize("fails", ["change", "watch"])
+def test_log_that_may_have_been_opened_in_an_outage_hides_no_later_entry(tmp_path, fails):
+    """The process that could not open it does not try again."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        outage, watching = OutageTree(cluster.store, HEAD, REPEATED), WatchingTree(cluster.store, HEAD)
+        log = cluster.client().log("clicks")
+        await publish(await created(log), numbers(0, 10))
+        outage.begins, watching.failures = 0, 1
+        async with Client(URI, tree=outage if fails == "change" else watching) as client:
+            with pytest.raises(MetadataError, match="unknown" if fails == "change" else "lost"):
+                await client.log("clicks").open_for_writing(**ONE)
+        assert len(await log.snapshot()) == 2
+        await publish(log, numbers(10, 20))
+        assert await read_all(log) == numbers(0, 20)
+
+    run(tmp_path, test, bookies=1)
+
+
+async def created(log: Log) -> Log:
+    await log.create()
+    return log
+
+
+class HungTree(MemoryTree):
+    """A session whose reads of the registered readers are never answered; with `hangs`, nor are its transactions."""
+
+    def __init__(self, server: MemoryStore) -> None:
+        super().__init__(server, session_id=1_011, timeout_s=10.0)
+        self.hangs = False
+        self.is_hung = asyncio.Event()
+
+    async def children(self, path: str) -> list[str]:
+        if path.endswith("/consumers"):
+            await asyncio.Event().wait()
+        return await super().children(path)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if self.hangs:
+            self.is_hung.set()
+            await asyncio.Event().wait()
+        await super().transaction(operations)
+
+
+def tasks_of(*names: str) -> list[asyncio.Task[object]]:
+    """Return the tasks that run one of these coroutines."""
+    return [task for task in asyncio.all_tasks() if any(name in str(task.get_coro()) for name in names)]
+
+
+def test_writer_that_is_abandoned_or_closed_leaves_nothing_running(tmp_path):
+    """It notes times, removes expired ledgers, and rolls, while the metadata store does not answer."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        tree = HungTree(cluster.store)
+        async with Client(URI, tree=tree) as client:
+            log = await created(client.log("clicks"))
+            await publish(log, [b"0"])
+            closed = await log.open_for_writing(**ONE)
+            await closed.append(b"1")
+            (noting,) = tasks_of("LogWriter._note_times")
+            await closed.close()
+            assert noting.cancelling()
+            await asyncio.wait([noting])
+            await log.set_retention(bytes=1)
+            writer = await log.open_for_writing(**ONE)
+            await writer.append(b"2")
+            await writer.roll()
+            await writer.append(b"3")
+            tree.hangs = True
+            rolling = asyncio.ensure_future(writer.roll())
+            await tree.is_hung.wait()
+            running = tasks_of("LogWriter._note_times", "ExpiryTimer.tick", "LogWriter._roll")
+            assert len(running) == 3
+            writer.abandon()
+            assert all(task.cancelling() for task in running)
+            tree.hangs = False
+            await asyncio.wait([rolling, *running])
+            assert rolling.cancelled()
 
     run(tmp_path, test, bookies=1)
 

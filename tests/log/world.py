@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from bkspark.errors import MetadataError, NoSuchNode
-from bkspark.log.formats import LogHead, PendingLedger, SegmentFacts, SegmentOwner
-from bkspark.log.store import AppendOutcome, LogStore, Publisher
+from bkspark.log.formats import LogHead, PendingLedger, Publisher, SegmentFacts, SegmentOwner
+from bkspark.log.publication import AppendOutcome
+from bkspark.log.store import LogStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import ANY_VERSION, Callback, Operation, Stat
+from bkspark.metadata.tree import ANY_VERSION, Callback, Check, Operation, Stat
 
 JOB = SegmentOwner("job", "j1", partition=3, attempt=2)
 
@@ -17,6 +18,10 @@ JOB = SegmentOwner("job", "j1", partition=3, attempt=2)
 def closed(*ids: int) -> list[SegmentFacts]:
     """Return closed ledgers of ten entries."""
     return [SegmentFacts(ledger_id, 9, 1_000) for ledger_id in ids]
+
+
+def slice_of(ledger_id: int, first_entry: int, last_entry: int) -> SegmentFacts:
+    return SegmentFacts(ledger_id, last_entry, 10 * (last_entry + 1 - first_entry), first_entry)
 
 
 def everything(pending: PendingLedger, head: LogHead) -> bool:
@@ -92,6 +97,20 @@ class RacingTree(MemoryTree):
             raise MetadataError("the connection to the metadata store was lost")
 
 
+class InterruptedTree(MemoryTree):
+    """A session before whose next transaction another process does something."""
+
+    def __init__(self, server: MemoryStore, first: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server, session_id=1_006, timeout_s=10.0)
+        self._first: Callable[[], Awaitable[object]] | None = first
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if self._first is not None:
+            first, self._first = self._first, None
+            await first()
+        await super().transaction(operations)
+
+
 class CountingTree(MemoryTree):
     """A session that remembers which nodes were read."""
 
@@ -157,7 +176,8 @@ class OutageTree(FailingTree):
         self._lasts = lasts
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
-        if self.begins is None or all(operation.path != self._path for operation in operations):
+        changed = [operation.path for operation in operations if not isinstance(operation, Check)]
+        if self.begins is None or self._path not in changed:
             await super().transaction(operations)
             return
         is_now = self.begins == 0

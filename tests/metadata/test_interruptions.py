@@ -60,7 +60,7 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
     mine, theirs = UnderreplicationStore(tree, URI), UnderreplicationStore(other, URI)
     await surely(mine.prepare)
     await surely(lambda: mine.watch(_nothing))
-    for bookies in (["a:1"], ["b:1"]):
+    for bookies in (["a:1"], ["b:1"], ["b:1"]):
         await surely(lambda bookies=bookies: mine.mark(5, bookies, 17))
     assert set((await theirs.find(5)).missing) == {"a:1", "b:1"}
 

@@ -60,6 +60,25 @@ def test_marks_of_one_ledger_add_up_and_keep_their_time(trees):
     trees.run(test)
 
 
+def test_copies_of_a_bookie_that_are_reported_again_during_a_repair_keep_the_ledger_listed(trees):
+    """The repair may have found the bookie's copies complete before the bookie lost them once more (A5)."""
+
+    async def test(tree):
+        store = await store_of(trees, tree)
+        await store.mark(5, ["a:1", "b:1"], 17)
+        assert await store.lock(5, "worker")
+        work = await store.find(5)
+        await store.mark(5, ["a:1"], 18)
+        assert not await store.finish(work)
+        await store.unlock(5)
+        again = await store.find(5)
+        assert (again.missing, again.ctime_ms) == (("a:1", "b:1"), 17)
+        assert await store.finish(again)
+        assert await listed(store) == []
+
+    trees.run(test)
+
+
 def test_a_ledger_stays_listed_when_more_of_it_was_reported_meanwhile(trees):
     async def test(tree):
         store = await store_of(trees, tree)

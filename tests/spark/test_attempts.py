@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import Client, run
 from bkspark.entries import EntryBatch
 from bkspark.errors import LogExists, MalformedPayload, SchemaMismatch
+from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.spark import committers
 from bkspark.spark.attempt_writer import AttemptWriter
@@ -147,7 +148,7 @@ def few_committers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     committers._committers.update(before)
 
 
-def committer(cluster: Cluster, log: str, owner: str, **given: str) -> object:
+def committer(cluster: Cluster, log: str, owner: str, **given: str) -> EpochCommitter:
     target = target_of(cluster, log, **given)
     ledger = target.ledger_options(SegmentOwner("query", owner), is_shared=True)
     return committer_of(target.named_log(), owner, ledger, target.options)
@@ -159,6 +160,20 @@ def test_process_keeps_the_committers_that_it_used_last(cluster: Cluster, log: s
     committer(cluster, log, "q3")
     assert committer(cluster, log, "q1") is one
     assert committer(cluster, log, "q2") is not two
+
+
+def test_committer_that_a_process_gives_up_closes_its_ledger(
+    cluster: Cluster, client: Client, log: str, few_committers: None
+) -> None:
+    given_up = committer(cluster, log, "q1")
+    assert run(lambda: given_up.append([Output(entries=(EntryBatch.of([b"a"]),))], ("q1", 0)))
+    (ledger,) = client.log(log).show()["ledgers"]
+    assert (ledger["state"], client.metadata(ledger["ledger"]).is_closed) == ("OPEN", False)
+    for owner in ("q2", "q3"):
+        committer(cluster, log, owner)
+    (ledger,) = client.log(log).show()["ledgers"]
+    assert (ledger["state"], client.metadata(ledger["ledger"]).is_closed) == ("CLOSED", True)
+    assert content(client, log) == [b"a"]
 
 
 @pytest.mark.parametrize("given", [{"password": "p"}, {"ackQuorum": "3"}, {"maxLedgerBytes": "1m"}])
