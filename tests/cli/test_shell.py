@@ -297,21 +297,15 @@ def written(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_verbs_that_read_a_bookies_files(
-    written: WrittenBookie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    written: WrittenBookie, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shell = Shell(monkeypatch, capfd, "-conf", str(written.file))
     log, journal, number = written.log, written.journal_number, int(written.log.stem, 16)
-    # Files that have the names of numbers.
-    monkeypatch.chdir(tmp_path)
-    for each in (number, journal):
-        Path(str(each)).write_text("neither an entry log nor a journal")
     for words, said in (
         ("lastmark", ""),
         (f"ledger {written.ledger_id}", ""),
         (f"readlog {number}", ""),
         (f"readlog -l {written.ledger_id} -e 3 {log}", ""),
-        (f"readlogmetadata {number}", f"LedgerId: {written.ledger_id}  Entries: 7"),
-        (f"readjournal {journal}", ""),
         (f"activeledgers -l {number}", str(written.ledger_id)),
         (f"readjournal -dir {written.child.directory / 'journal'} {journal}", ""),
         ("listfilesondisc -log", log.name),
@@ -323,6 +317,18 @@ def test_verbs_that_read_a_bookies_files(
         assert said in shell(words), words
     ledgers = written.child.directory / "ledgers"
     assert "is not a journal directory" in shell(f"readjournal -dir {ledgers} {written.journal.name}", 255)
+
+
+def test_a_number_names_a_file_of_the_bookie_also_where_a_file_has_this_name(
+    written: WrittenBookie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(monkeypatch, capfd, "-conf", str(written.file))
+    log, journal = int(written.log.stem, 16), written.journal_number
+    monkeypatch.chdir(tmp_path)
+    for each in (log, journal):
+        Path(str(each)).write_text("neither an entry log nor a journal")
+    assert f"LedgerId: {written.ledger_id}  Entries: 7" in shell(f"readlogmetadata {log}")
+    shell(f"readjournal {journal}")
 
 
 def test_entries_of_a_log_are_chosen_by_position_and_shown_with_their_payloads_if_asked(
