@@ -63,6 +63,7 @@ class _Table:
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data = data
+        """The whole message, and (`_position`) where the table begins in it."""
         self._position = position
         self._fields = position - struct.unpack_from("<i", data, position)[0]
 

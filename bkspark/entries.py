@@ -28,7 +28,11 @@ ARROW_DATA_BYTES_MAX = (1 << 31) - 1
 
 
 class EntryBatch:
-    """Consecutive entries [first_entry, first_entry + len) of one ledger, payloads in one buffer."""
+    """Consecutive entries [first_entry, first_entry + len) of one ledger.
+
+    buffer, offsets: payload i is buffer[offsets[i]:offsets[i + 1]].
+    sealed_with: the id of the missing key, if the payloads are as they are stored, encrypted; otherwise None.
+    """
 
     __slots__ = ("buffer", "first_entry", "ledger_id", "offsets", "sealed_with")
 

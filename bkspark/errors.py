@@ -45,7 +45,8 @@ from typing import Any
 
 
 class BookKeeperError(Exception):
-    """The base class of all errors. `code` is Apache's BKException code; facts that are not known are None."""
+    """The base class of all errors. `code` is Apache's BKException code. Facts (ledger, entry, bookie) that are not
+    known are None."""
 
     code = -999
     remedy = "report it: this is a defect of bkspark"

@@ -71,6 +71,7 @@ class LogLimiter(logging.Filter):
         """All kinds that were seen. From KINDS_MAX on, new kinds that callers name count as their format."""
         self._all = Bucket(_LINES_PER_S, _BURST, clock())
         self._lock = threading.RLock()
+        """Held while a record is judged: any thread may log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the handler is to write a line; count it if it is left out."""

@@ -45,7 +45,7 @@ _BOUNDS = "bounds"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the greatest allowed value of a number. If both are `int`, it must be a whole number.
+    """`least`, `most`: the allowed values of a number. If both are `int`, it must be a whole number.
 
     unit: for messages, such as "s" or "bytes".
     """

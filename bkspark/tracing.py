@@ -160,7 +160,7 @@ def carried(made: Span | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallerSpan:
-    """The client's span that requests belong to, and when the requests arrived (`time.time_ns`)."""
+    """The client's span, `parent` of those of its requests. began_ns: when the requests arrived, by `time.time_ns`."""
 
     parent: Context
     began_ns: int

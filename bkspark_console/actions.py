@@ -28,8 +28,11 @@ class ConsoleRecord:
     """A change that a user of the console requested, and its outcome."""
 
     at_ms: int
+    """When it was requested, in ms since 1970."""
     who: str
+    """The user."""
     bookie: str
+    """The bookie that was asked."""
     change: str
     outcome: str
 

@@ -43,12 +43,17 @@ class _Request:
     """A request to a bookie. operator: the user who changes something; empty: nothing is changed."""
 
     method: str
+    """In capitals, as "GET"."""
     origin: str
+    """The address of the bookie's HTTP server: scheme, host and port."""
     path: str
     query: Mapping[str, str | int] = field(default_factory=dict)
+    """The parameters of the URL."""
     body: object = None
+    """Sent as JSON; None: no body is sent."""
     operator: str = ""
     seconds_max: float = ANSWER_S_MAX
+    """How long the answer may take."""
 
 
 class BookieHttp:

@@ -27,7 +27,9 @@ class OpenConnections:
 
     def __init__(self, limits: ConsoleLimits) -> None:
         self._idle_s = limits.idle_s
+        """How long a connection may wait for its peer."""
         self._connections_max = limits.connections
+        """How many may be open."""
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
         """Connections that have been admitted and have not ended."""
 
@@ -85,6 +87,7 @@ class _Connection(asyncio.Protocol):
         self._connections = connections
         self._protocol = protocol
         self._idle_s = idle_s
+        """How long it may wait for its peer."""
         self._is_admitted = False
         """Whether there was room for it."""
         self._is_served = False

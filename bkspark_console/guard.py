@@ -89,7 +89,9 @@ class Guard:
         self._users = users
         self._sessions = sessions
         self._allowed_hosts = allowed_hosts
+        """Names by which requests may address the console, apart from its addresses."""
         self._secret = secrets.token_bytes(32)
+        """The key of what the console gives browsers to send back. Each process has another one."""
         self._attempts = FailedAttempts(time.monotonic)
 
     def add_to(self, app: web.Application) -> None:

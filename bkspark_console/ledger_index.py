@@ -30,7 +30,9 @@ class LedgerFilter:
     """What is searched. `owner`: part of a name or value of the custom metadata. `older_s`: the least age."""
 
     state: str = "any"
+    """The name of a `LedgerState`, or "any"."""
     bookie: str = ""
+    """A bookie of one of its fragments; "": any."""
     owner: str = ""
     older_s: int = 0
 
@@ -79,6 +81,7 @@ class LedgerPage:
     """A page of ledgers. total: of the cluster; looked_at: for this page; next_after: None at the end of the list."""
 
     rows: list[FoundLedger]
+    """The ledgers of the page."""
     total: int
     looked_at: int
     next_after: int | None

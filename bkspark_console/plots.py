@@ -25,6 +25,7 @@ class PlotLine:
 
     name: str
     colour: int
+    """The number of a colour in the style sheet."""
     parts: Sequence[str]
     lowest: float
     mean: float
@@ -37,6 +38,7 @@ class Plot:
     """A plot. top: the value at its upper edge. span_s: the time that it covers."""
 
     title: str
+    """The heading, and the `unit` of its values."""
     unit: str
     lines: Sequence[PlotLine]
     top: float

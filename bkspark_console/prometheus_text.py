@@ -20,7 +20,9 @@ class MetricValue:
     """One sample of a metric."""
 
     labels: Mapping[str, str]
+    """By name."""
     value: float
+    """The number; NaN where the page says so."""
 
 
 class Scrape:

@@ -104,6 +104,7 @@ class BookieService:
         self._fetches = FetchThreads(
             files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
         )
+        """Reads from disk what is not in the page cache, on threads."""
         self._listener: Listener | None = None
         """Accepts connections; None before `start`."""
         self._local_reads: LocalReadServer | None = None
@@ -515,7 +516,7 @@ class BookieService:
 
 
 class Repeating:
-    """Calls back every `interval_s`, until `cancel`."""
+    """Calls `callback` every `interval_s`, until `cancel`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, callback: Callable[[], None]) -> None:
         self._loop = loop

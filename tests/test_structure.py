@@ -15,6 +15,7 @@ from tests.sources import python_files
 from tests.structure.fields import raising_methods, undocumented_fields
 from tests.structure.helpers import imports_from_tests
 from tests.structure.hops import ROOT
+from tests.structure.meanings import glossary_terms, unexplained_fields
 
 pytestmark = pytest.mark.xdist_group("structure")
 """All of them need what one process measured."""
@@ -80,6 +81,33 @@ def test_undocumented_state_is_found(tmp_path: Path, body: str, found: list[str]
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "module.py").write_text(text)
     names = [line.rpartition(".")[2] for line in undocumented_fields(tmp_path, ["package"])]
+    assert names == found
+
+
+def test_every_field_says_in_its_class_or_in_the_glossary_what_it_means() -> None:
+    assert unexplained_fields(ROOT, PACKAGES, glossary_terms(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "body", "found"),
+    [
+        ("A class.", "self._room = room", ["_room"]),
+        ("A class.", "self._room = room\n        'Bytes that are free.'", []),
+        ("A class with room.", "self._room = room", []),
+        ("A class.", "self._room_bytes = room\n        self._other = 1", ["_room_bytes", "_other"]),
+        ("room: bytes that are free.", "self._space = room\n        self._other = 1", ["_other"]),
+        ("A class.", "self._registry = registry", []),
+        ("A class.", "self._entry_ids = room", []),
+    ],
+)
+def test_a_field_without_a_meaning_is_found(tmp_path: Path, docstring: str, body: str, found: list[str]) -> None:
+    text = (
+        f"class C:\n    {docstring!r}\n\n    def __init__(self, room: int, registry: BookieRegistry):\n        {body}\n"
+    )
+    text += "        self._is_open = True\n        'Whether it is open.'\n"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text(text)
+    names = [line.rpartition(".")[2] for line in unexplained_fields(tmp_path, ["package"], {"entry_id"})]
     assert names == found
 
 

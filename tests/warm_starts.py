@@ -32,13 +32,20 @@ from typing import Any
 
 from bkspark.parent_death import die_with_parent
 
-_PROGRAMS = ("bkspark.cli", "bkspark.cli.__main__", "bookie_service", "bookie_service.replication")
-_REPLACEMENTS = ("bkspark_console", "bookie_service", "bookie_service.replication")
+_PROGRAMS = (
+    "bkspark.cli",
+    "bkspark.cli.__main__",
+    "bookie_service",
+    "bookie_service.admin.dump",
+    "bookie_service.replication",
+)
+_REPLACEMENTS = ("bkspark_console", "bookie_service", "bookie_service.admin.dump", "bookie_service.replication")
 """Programs that a command of `bkspark` lets replace its process: they run in it instead."""
 _IMPORTED = (
     "bkspark.cli.__main__",
     "bkspark.client",
     "bkspark.metadata.zookeeper",
+    "bookie_service.admin.dump",
     "bookie_service.admin.repair_commands",
     "bookie_service.process",
 )

@@ -19,6 +19,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        """The process that it was made in: a forked child, which has no such thread, makes one of its own."""
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="bkspark-client", daemon=True)
         self.thread.start()

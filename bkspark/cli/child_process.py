@@ -43,6 +43,7 @@ class ChildProcess:
         """Output after the last line that `lines` returned."""
         with open(log_path, "ab", opener=private_files.opener) as log:
             self._log_start = log.tell()
+            """Where this run begins in the log: earlier lines are not quoted. Constant."""
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -138,21 +138,32 @@ def repair(arguments: argparse.Namespace) -> int:
     config = arguments.config or arguments.client_config
     options = ["--config", str(config)] if config else []
     options += ["--environment"] if arguments.environment else []
-    if arguments.cluster_command == "drain":
-        for given, ignored in (("status", ("close_open", "reason")), ("cancel", ("rate", "close_open", "reason"))):
-            if getattr(arguments, given):
-                excluded(arguments, given, *ignored)
-        options += [f"--{name}" for name in ("resume", "plan", "status", "cancel") if getattr(arguments, name)]
-        options += ["--close-open"] if arguments.close_open else []
-        options += [f"--{name}={value}" for name in ("rate", "reason") if (value := getattr(arguments, name))]
-    if arguments.cluster_command in ("recover", "decommission"):
-        switches = ("dry-run", "skip-open", "skip-failing")
-        options += [f"--{name}" for name in switches if getattr(arguments, name.replace("-", "_"))]
-    if arguments.cluster_command == "autorecovery":
-        logs = (("logLevel", arguments.log_level), ("logFormat", arguments.log_format))
-        options += [word for key, value in logs if value is not None for word in ("--set", f"{key}={value}")]
-    command[4:4] = options
+    command[4:4] = [*options, *_own_options(arguments)]
     exec_replacing_process(command)
+
+
+def _own_options(arguments: argparse.Namespace) -> list[str]:
+    """Return the options that only one of the commands has."""
+    match arguments.cluster_command:
+        case "drain":
+            return _drain_options(arguments)
+        case "recover" | "decommission":
+            switches = ("dry-run", "skip-open", "skip-failing")
+            return [f"--{name}" for name in switches if getattr(arguments, name.replace("-", "_"))]
+        case "autorecovery":
+            logs = (("logLevel", arguments.log_level), ("logFormat", arguments.log_format))
+            return [word for key, value in logs if value is not None for word in ("--set", f"{key}={value}")]
+    return []
+
+
+def _drain_options(arguments: argparse.Namespace) -> list[str]:
+    """Raises ConfigurationError for options that exclude each other."""
+    for given, ignored in (("status", ("close_open", "reason")), ("cancel", ("rate", "close_open", "reason"))):
+        if getattr(arguments, given):
+            excluded(arguments, given, *ignored)
+    options = [f"--{name}" for name in ("resume", "plan", "status", "cancel") if getattr(arguments, name)]
+    options += ["--close-open"] if arguments.close_open else []
+    return options + [f"--{name}={value}" for name in ("rate", "reason") if (value := getattr(arguments, name))]
 
 
 def repair_command(name: str, *bookie: str, settings: dict[str, str], json: bool) -> list[str]:

@@ -45,6 +45,7 @@ class ClusterPorts:
     """The ports that a cluster directory remembers; bookies in order."""
 
     zookeeper: int
+    """The port of ZooKeeper, and those of the `bookies`."""
     bookies: tuple[int, ...]
 
     @classmethod
@@ -86,6 +87,7 @@ class BookieProcess:
         self.number = number
         self.port = port
         self.directory = directory
+        """It has a folder for the journal and one for ledgers."""
         self.id = f"{HOST}:{port}"
         """The bookie id; if the port is 0, it is known when the bookie has started."""
         self._settings = {
@@ -101,6 +103,7 @@ class BookieProcess:
             **settings,
         }
         self._python_options = python_options
+        """As in `bookie_command`."""
         self._process: ChildProcess | None = None
         """The last run; None before the first."""
 
@@ -192,6 +195,7 @@ class ClusterProcess:
         """The cluster's directory; `start` creates a temporary one."""
         self._bookie_count = bookie_count
         self._wanted_zookeeper_port = zookeeper_port
+        """The port that the caller wants; None: the one before, or a free one."""
         self._settings = dict(settings or {})
         self._lock: IO[str] | None = None
         """Keeps other processes out of the directory; None before `start` and after the end."""

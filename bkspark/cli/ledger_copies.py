@@ -108,6 +108,7 @@ class _Copy:
     ledger_id: int
     metadata: LedgerMetadata
     password: bytes = field(repr=False)
+    """For a ledger whose metadata contain no password."""
     fragment: Fragment
     end_entry: int
     slot: int

@@ -70,7 +70,9 @@ class _Listing:
 
     def __init__(self, client: Cluster, arguments: argparse.Namespace) -> None:
         self._client = client
+        """The cluster."""
         self._arguments = arguments
+        """What to list: the options of `ledger list`."""
         self.count = 0
         """Ledgers that match so far, shown or not."""
 

@@ -31,11 +31,13 @@ class WriteLoad:
     """What to write. It ends when `entries` are written to all ledgers together, or after `seconds`."""
 
     entry_size: int
+    """Payload bytes of each entry."""
     ensemble: int
     write_quorum: int
     ack_quorum: int
     ledgers: int
     window: int
+    """How many entries of one ledger may be unacknowledged."""
     seconds: float | None
     entries: int | None
 
@@ -48,6 +50,7 @@ class ReadLoad:
     window: int | None
     seconds: float | None
     entries: int | None
+    """The reading ends after this many; None: no such limit."""
 
 
 @dataclass
@@ -55,9 +58,11 @@ class Measurement:
     """What was done, and in how much time; `pieces_s` has the time of every piece, in seconds."""
 
     entries: int = 0
+    """How many were written or read, and their payload `bytes`."""
     bytes: int = 0
     pieces_s: list[float] = field(default_factory=list)
     started_s: float = field(default_factory=time.perf_counter)
+    """When it began, by `time.perf_counter`; `cpu_started_s`: by this process's processor time."""
     cpu_started_s: float = field(default_factory=lambda: _cpu_s())
 
     def note_piece(self, asked_s: float, acknowledged: asyncio.Future[int]) -> None:

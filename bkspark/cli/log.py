@@ -217,6 +217,7 @@ class _Appended(NamedTuple):
     entries: int
     bytes: int
     last_position: dict[str, int] | None
+    """As JSON shows it."""
 
 
 def _parsed(source: BinaryIO, arguments: argparse.Namespace) -> Iterator[EntryBatch]:

@@ -160,6 +160,7 @@ class _Repairs:
         self.states = states
         self.plans = plans
         self.is_enabled = is_enabled
+        """Whether no operator has turned repair off."""
         self.running: dict[int, tuple[str, Repairing]] = {}
         """What each worker repairs, by ledger."""
         self.postponed: dict[int, tuple[str, Postponed]] = {}

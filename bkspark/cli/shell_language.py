@@ -85,6 +85,7 @@ class Verb:
     options: tuple[VerbOption, ...] = ()
     words: str = ""
     note: str = ""
+    """What differs from Apache's verb, for the page of the shell."""
     failed: int = FAILED
 
 
@@ -215,6 +216,7 @@ class Renamed(NamedTuple):
     round."""
 
     old: str
+    """The id before; `new`: the id after."""
     new: str
 
 

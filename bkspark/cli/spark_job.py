@@ -49,11 +49,13 @@ class SparkJob:
         log_path: Path | None = None,
     ) -> None:
         self._java_home = str(Path(find_java()).resolve().parent.parent)
+        """The Java that Spark runs on."""
         self._module = module
         self._uri = uri
         self._options = options
         self._secret_variables = secret_variables
         self._client_config = client_config
+        """The file with the client's TLS and login; "": none is given."""
         self._log_path = log_path
         self._folder = Path()
         """The folder of the run; created when it is entered."""

@@ -164,6 +164,7 @@ class _Before:
     at_s: float
     """When it was."""
     adds: float
+    """Added entries, their `bytes`, and `reads` since the bookie's start."""
     bytes: float
     reads: float
 

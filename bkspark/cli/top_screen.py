@@ -20,17 +20,24 @@ class BookieRow:
     """A bookie: rates a second since the last look, times in ms; None: not known."""
 
     id: str
+    """The bookie's id."""
     state: str
+    """"available", "readonly" or "down"."""
     adds: float | None = None
+    """Entries a second; `bytes`: of them; `reads`: requests a second."""
     bytes: float | None = None
     reads: float | None = None
     add_p99: float | None = None
+    """99 of 100 adds took less; so do `read_p99` and `fsync_p99` say of reads and syncs of the journal."""
     read_p99: float | None = None
     fsync_p99: float | None = None
     disk: float | None = None
+    """How full the fullest ledger directory is, in percent."""
     queue: float | None = None
+    """Adds that wait for the journal."""
     version: str | None = None
     problem: str = ""
+    """Why nothing is known of it; "": nothing prevents it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class LedgerRow:
     bytes: float
     last_entry: int
     bookies: tuple[str, ...]
+    """Those that store its last fragment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,7 @@ class RepairRow:
     ledger: int
     worker: str
     copied: int
+    """Bytes that the worker has copied, and about how many are `left`."""
     left: int
 
 
@@ -61,13 +70,18 @@ class TopView:
 
     cluster: str
     time: str
+    """The time of day, as shown."""
     bookies: Sequence[BookieRow] = ()
     ledgers: Sequence[LedgerRow] = ()
     repairs: Sequence[RepairRow] = ()
     lacking: int = 0
+    """How many ledgers are listed as lacking copies."""
     is_repair_enabled: bool = True
+    """Whether no operator has turned repair off."""
     unseen_ledgers: int = 0
+    """Open ledgers that were not looked at, because there are too many."""
     problem: str = ""
+    """Why the cluster could not be read; "": it could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +89,11 @@ class Column:
     """A column of bookies. priority: those with the largest number are left out first."""
 
     title: str
+    """The heading; `width`: characters of the column."""
     width: int
     priority: int
     cell: Callable[[BookieRow], str] = field(repr=False)
+    """Returns the text of a row."""
 
 
 def _number(value: float | None, digits: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -62,13 +63,19 @@ def find_java() -> str:
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():
         raise ConfigurationError(f"no java found ({home or 'PATH'}): install Java {JAVA_VERSION_MIN} or newer")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    said = _said_version(java)
     version = re.search(r'version "(?:1\.)?(\d+)', said)
     if version is None or int(version.group(1)) < JAVA_VERSION_MIN:
         raise ConfigurationError(
             f"{java} is {said.splitlines()[0] if said else 'not usable'}: Java 17 or newer is needed"
         )
     return java
+
+
+@functools.cache
+def _said_version(java: str) -> str:
+    """Return what `java -version` prints. It starts a JVM, so a process asks once."""
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
 def find_jars() -> Path:

@@ -114,7 +114,7 @@ class RecoveryRead:
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Send nothing to the bookie in `slot` for this time, because it refuses load; then call `on_backoff_over`."""
+    """Send nothing to the bookie in `slot` for `delay_ns`, because it refuses load; then call `on_backoff_over`."""
 
     slot: int
     delay_ns: int
@@ -129,7 +129,9 @@ class RewriteEntries:
     """
 
     payloads: EntryBatch
+    """Consecutive entries, as they were read."""
     length_before: int
+    """Payload bytes of the ledger before the first of them."""
     lac: int
     silent: Mapping[int, str] = field(default_factory=dict)
 

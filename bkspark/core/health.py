@@ -40,8 +40,11 @@ class Reason:
     """Why a cluster is degraded, or why a bookie may not be stopped."""
 
     code: str
+    """For programs: one of UNHEALTHY_CODES or STOP_CODES."""
     text: str
+    """One line for people. It names the bookie and, where there is one, the remedy."""
     subject: str = ""
+    """The bookie that it is about; "": the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ class BookieFacts:
     """
 
     id: str
+    """The bookie's id."""
     state: str
+    """AVAILABLE, READ_ONLY or DOWN, as registered."""
     problem: str = ""
     free_bytes: int | None = None
     total_bytes: int | None = None
@@ -70,9 +75,12 @@ class ClusterFacts:
     """What is known of a cluster. underreplicated: how many ledgers are listed as lacking copies."""
 
     bookies: Sequence[BookieFacts]
+    """All known bookies, those that are down included."""
     underreplicated: int
     is_auto_recovery_enabled: bool
+    """False: an operator has turned repair off for the whole cluster."""
     auditor: str | None
+    """The identity of the elected auditor; None: there is none."""
 
 
 def reasons(facts: ClusterFacts) -> list[Reason]:

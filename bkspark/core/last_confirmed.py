@@ -19,7 +19,7 @@ def wrong_lac(ledger_id: int, entry_id: int, lac: int, bookie: str) -> DigestMis
 @dataclass(frozen=True, slots=True)
 class LastEntries:
     """How far an open ledger goes: its LAC, the last entry that any bookie has (LAP), which is not below the LAC, and
-    the payload bytes up to the LAP."""
+    `length`, the payload bytes up to the LAP."""
 
     lac: int = NO_ENTRY
     lap: int = NO_ENTRY

@@ -60,6 +60,7 @@ class Fragment:
 
     first_entry: int
     bookies: tuple[str, ...]
+    """The ensemble, in order of its slots."""
     unknown_fields: bytes = field(default=b"", repr=False)
 
 
@@ -67,10 +68,10 @@ class Fragment:
 class LedgerMetadata:
     """What the metadata store knows of one ledger.
 
-    Invariants, checked at construction: MEMBERS_MAX >= E >= Qw >= Qa >= 1; at least one fragment; each fragment has E
-    members, none twice; first entries strictly ascend from 0 and fit 63 bits; `last_entry` is -1 unless CLOSED, then
-    -1 .. LAST_ENTRY_MAX; the length is 0 unless CLOSED, and fits 63 bits. `unknown_fields`: fields that a later peer
-    added to the stored form, kept unchanged.
+    Invariants, checked at construction: MEMBERS_MAX >= E (`ensemble_size`) >= Qw >= Qa >= 1; at least one fragment;
+    each fragment has E members, none twice; first entries strictly ascend from 0 and fit 63 bits; `last_entry` is -1
+    unless CLOSED, then -1 .. LAST_ENTRY_MAX; the length is 0 unless CLOSED, and fits 63 bits. `unknown_fields`: fields
+    that a later peer added to the stored form, kept unchanged.
 
     Raises:
         ValueError: an invariant does not hold (the message says which).
@@ -85,10 +86,15 @@ class LedgerMetadata:
     length: int = 0
     digest: DigestType = DigestType.CRC32C
     password: bytes | None = field(default=b"", repr=False)
+    """The ledger's password; None: format 1 does not store it, and only bookies can check it."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    """What the creator stored with the ledger, by name."""
     ctime: int | None = None
+    """When it was created, in ms since 1970, by its creator; None: unknown."""
     ctoken: int = 0
+    """A random number from its creation on until the first change; 0: none. Apache's clients have it, too."""
     format_version: int = 3
+    """The version of the stored form: 1 and 2 are text, 3 is protobuf."""
     unknown_fields: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:

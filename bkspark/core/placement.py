@@ -55,6 +55,7 @@ class Place(NamedTuple):
     """Where a bookie runs. `host` is "" if hosts do not matter, because no two bookies share one."""
 
     rack: str
+    """A network location, such as "/default-rack". Copies go to several racks."""
     host: str
 
 

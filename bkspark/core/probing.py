@@ -20,7 +20,7 @@ FORGIVEN_PAUSES = 4
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The shortest and the longest pause before a probe, in nanoseconds."""
+    """`least_ns`, `most_ns`: the shortest and the longest pause before a probe."""
 
     least_ns: int
     most_ns: int
@@ -34,6 +34,7 @@ class Probe:
     """
 
     pause_ns: int
+    """The pause before this probe. It doubles after each probe that fails."""
     due_ns: int
     sent_ns: int = NOT_SENT
     entry_id: int = NOT_SENT
@@ -72,7 +73,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial of one slot: since when, from which rank of its entries on, and how many of these were sent to it."""
+    """A trial of one slot.
+
+    since_ns: when it began. first_rank: the rank, among the slot's entries, of the first one in the trial. sent: how
+    many entries were sent to it in the trial.
+    """
 
     since_ns: int
     first_rank: int

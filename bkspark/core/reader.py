@@ -26,6 +26,7 @@ class EntrySpan:
     first_entry: int
     end_entry: int
     bookies: tuple[str, ...]
+    """The fragment's ensemble, in order of its slots."""
 
 
 def next_span(metadata: LedgerMetadata, first_entry: int, end_entry: int, entries_max: int) -> EntrySpan:

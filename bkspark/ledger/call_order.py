@@ -20,6 +20,7 @@ class Ticket:
     def __init__(self, lock: TicketLock, waiting: asyncio.Future[None] | None) -> None:
         self._lock = lock
         self._waiting = waiting
+        """Done when it is this caller's turn; None: it is at once."""
 
     async def __aenter__(self) -> None:
         if self._waiting is None:

@@ -107,6 +107,7 @@ class LedgerOpener:
         self._options = options
         self._ledger_id = ledger_id
         self._custom_metadata = custom_metadata
+        """The ledger's. They have its encryption record, if it is encrypted."""
         self._entries: EntryOpener | None = None
         """Opens entries; None in a clear ledger and without the key. Set once, by the first entries."""
         self._sealed_with: str | None = None

@@ -127,6 +127,7 @@ class LedgerReader:
         self.times = times
         """When the ledger was created and closed, as known when it was opened. Constant."""
         self._password = password
+        """The cluster's, from which the keys for digests and fences are made."""
         self._ledger_id = ledger_id
         self.opener = encryption.opener(ledger_id, metadata.custom_metadata)
         """Decrypts entries, if the ledger is encrypted. Constant: whether it is encrypted never changes."""

@@ -53,6 +53,7 @@ class ReplicaWriter:
         self._context = context
         self._ledger_id = ledger_id
         self._connection_index = connection_index
+        """Which of the pool's connections to the bookie it uses: adds of one ledger need one of their own."""
         self._channel: BookieChannel | None = None
         """The connection; None before `connect` and after `close`."""
         self._pieces: list[_Piece] = []

@@ -35,6 +35,7 @@ class NewPage:
 
     ref: PageRef
     ledgers: tuple[SegmentFacts, ...]
+    """The segments of the page, in the log's order."""
 
 
 def page_to_extend(head: LogHead, added_count: int, tail_max: int = TAIL_LEDGERS_MAX) -> PageRef | None:

@@ -223,9 +223,11 @@ class ConsumerState:
     name: str
     position: Position | None
     entries_behind: int | None
+    """Entries, and payload bytes (`bytes_behind`), after `position`."""
     bytes_behind: int | None
     expires: datetime | None
     is_expired: bool | None
+    """Whether `expires` has passed: then retention does not wait for the reader."""
     error: str | None = None
 
 

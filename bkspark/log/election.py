@@ -46,6 +46,7 @@ class Election:
         self._path = path
         self._identity = identity.encode()
         self._token = uuid.uuid4().hex
+        """In the name of this contender's node, so that it finds the node again if the answer was lost. Constant."""
         self._node: str | None = None
         """The path of this contender's node; None before it is known, and after `resign`."""
         self._stop_watching: Callback | None = None

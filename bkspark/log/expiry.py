@@ -97,6 +97,7 @@ class ExpiryTimer:
 
     def __init__(self, make: Callable[[], Awaitable[Expiry]]) -> None:
         self._make = make
+        """Returns the expiry to run. It is called only when one is due."""
         self._last_s: float | None = None
         """When the last expiry began, by the event loop's clock; None before the first one."""
 

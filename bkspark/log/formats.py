@@ -189,9 +189,12 @@ class SegmentOwner:
     a log writer."""
 
     kind: str
+    """"query", "job" or "writer"."""
     owner_id: str
     epoch: int | None = None
+    """The query's micro-batch; None: a ledger that epochs share, or no query."""
     partition: int | None = None
+    """The Spark partition, and the `attempt` at it (a task's attempt id); None: no task writes the ledger."""
     attempt: int | None = None
 
     def __post_init__(self) -> None:

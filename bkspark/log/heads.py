@@ -74,7 +74,8 @@ Amounts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """A cache of pages and their amounts, by name. Pages never change, and their names are unique."""
+    """A cache of pages of ledgers, of their amounts, and of pages of times, by name. Pages never change, and names are
+    unique."""
 
     ledgers: dict[str, tuple[SegmentFacts, ...]]
     amounts: dict[tuple[str, int], Amounts]
@@ -125,7 +126,7 @@ class StoredHead:
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node to write before the change that names it; the path is below the log's."""
+    """A node to write before the change that names it: its data, and its path below the log's."""
 
     path: str
     data: bytes
@@ -440,6 +441,7 @@ class _Attempt(Generic[T]):
         self._name = name
         self._decide = decide
         self._even_if_deleted = even_if_deleted
+        """Whether the change may be made to a log that is being deleted."""
         self._token = new_token()
         self.read_version: tuple[int, int | None] | None = None
         """The versions of the head, and of the log's delta, that `run` last read; None before the first time."""

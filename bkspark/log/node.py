@@ -22,6 +22,7 @@ class NodeMembers:
     def __init__(self, data: bytes, path: str, what: str, *, version_max: int = VERSION) -> None:
         self._path = path
         self._what = what
+        """What the node is, for messages."""
         self._taken = {"version"}
         """Names of the members that were taken; `end` refuses others."""
         try:

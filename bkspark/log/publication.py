@@ -24,6 +24,7 @@ class AppendOutcome:
 
     is_new: bool
     first_ordinal: int | None
+    """The ordinal of the first published ledger; None: none was published now."""
     last_epoch: int | None
 
 

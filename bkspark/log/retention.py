@@ -73,6 +73,7 @@ class Consumer:
     name: str
     position: Position
     expiry_ms: int
+    """The registration ends so long after `written_ms`."""
     reader: str
     written_ms: int = 0
     version: int = 0

@@ -90,7 +90,9 @@ class Part:
 
     log: str
     ledgers: tuple[SegmentFacts, ...]
+    """The segments to append, in order."""
     shared: tuple[int, ...] = ()
+    """The ledgers among them of which only slices are published, and which stay pending."""
     schema: SchemaChange | None = None
 
 
@@ -100,6 +102,7 @@ class _Prepared:
 
     operations: tuple[Operation, ...]
     result: AppendOutcome | None
+    """The outcome if the operations succeed; None: there is nothing to publish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class _Record:
     """A publisher's record; `version` is its node's, None if there is no record yet."""
 
     token: str | None = None
+    """In the last commit's name; None: there was none."""
     last_epochs: tuple[LastEpoch, ...] = ()
     version: int | None = None
 
@@ -117,6 +121,7 @@ class RoutedCommits:
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._heads = store.heads
+        """The heads of the logs in `store`, all of one tree."""
         self._tree = store.heads.tree
 
     async def has_published(self, publisher: Publisher) -> bool:
@@ -226,10 +231,12 @@ class _Commit:
         self._commits = commits
         self._store = store
         self._heads = store.heads
+        """The heads of the logs in `store`."""
         self._parts = {part.log: part for part in parts}
         self._publisher = publisher
         self._fence = fence
         self._token = new_token()
+        """In the record and in every head that the commit changes: it finds its own writes again by it. Constant."""
         self._path = _record_path(owner_id if publisher is None else publisher.name)
         self._prepared: dict[str, _Prepared] = {}
         """The parts whose operations are ready, by log. A part is removed if its log has changed meanwhile."""

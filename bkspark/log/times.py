@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 
 
 class TimePageRef(NamedTuple):
-    """A page of marks: its first mark, the number of its marks, and the token in its name."""
+    """A page of marks. ordinal, entry_id, ms: its first mark. size: how many it has. token: in the page's name."""
 
     ordinal: int
     entry_id: int

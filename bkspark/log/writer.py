@@ -48,7 +48,7 @@ OPEN_TRIES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """Options of a log's new ledgers, with the meaning of the same arguments of `Client.create`.
+    """Options of a log's new ledgers, with the meaning of the same arguments of `Client.create`, its metadata included.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -74,7 +74,7 @@ DEFAULTS = LedgerOptions()
 
 @dataclass(frozen=True, slots=True)
 class RollLimits:
-    """When a writer continues in a new ledger, with the meaning of the same arguments of `Log.open_for_writing`.
+    """When a writer continues in a new ledger: after `roll_bytes` of payload, or `roll_seconds`, if not None.
 
     Raises:
         ConfigurationError: a limit is out of bounds.

@@ -26,8 +26,11 @@ class Acl:
     """One entry: what an identity may do."""
 
     scheme: str
+    """How the identity is proved: "sasl", "digest", "x509", "world" and so on."""
     id: str
+    """The identity, in the form of the scheme."""
     permissions: int
+    """The sum of ZooKeeper's bits: read 1, write 2, create 4, delete 8, admin 16."""
 
     @classmethod
     def parse(cls, text: str) -> Acl:

@@ -48,9 +48,11 @@ class BookiePlan:
     bookie: str
     kind: str
     who: str
+    """The operator, as `command:USER@HOST`."""
     since_ms: int
     until_ms: int = 0
     reason: str = ""
+    """The operator's text, or ""."""
     restart: str = ""
     bytes_per_s: int = 0
     progress: Mapping[str, object] = field(default_factory=dict)

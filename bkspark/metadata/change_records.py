@@ -29,7 +29,7 @@ CHANGE_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """A change: when it was made (ms since 1970), who made it (`command:USER@HOST`), and what it was."""
+    """A change. at_ms: when it was made, since 1970; who: `command:USER@HOST`; change: what it was."""
 
     at_ms: int
     who: str

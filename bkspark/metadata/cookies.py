@@ -33,9 +33,12 @@ class Cookie:
 
     bookie_id: str
     journal_directories: tuple[str, ...]
+    """As configured, in order."""
     ledger_directories: tuple[str, ...]
+    """As configured, in order."""
     instance_id: str | None = None
     index_directories: tuple[str, ...] | None = None
+    """Directories of Apache's index; None: they are the ledger directories."""
 
     def differences(self, other: Cookie) -> list[str]:
         """Return a phrase for each fact that differs, `other` being the one found."""

@@ -40,7 +40,7 @@ NO_LEDGER = -1
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Metadata, the version of their node, and when that was created and last changed (ms since 1970)."""
+    """Metadata and their node: its version, and when it was created (`ctime_ms`) and last changed (`mtime_ms`)."""
 
     metadata: LedgerMetadata
     version: int

@@ -210,6 +210,7 @@ class MemoryTree(Tree):
     def __init__(self, store: MemoryStore, session_id: int, timeout_s: float) -> None:
         self._store = store
         self._timeout_s = timeout_s
+        """How long the session lives after its connection is lost."""
         self._expired: list[Callback] = []
         """Called when a session has expired."""
         self._watches: list[Callback] = []

@@ -36,6 +36,7 @@ class RegisteredAddresses:
 
     def __init__(self, tree: Tree, uri: MetadataUri, read: Read) -> None:
         self._writable = _List(tree, uri, paths.AVAILABLE, read)
+        """The nodes of bookies that take writes; `_read_only`: of the others."""
         self._read_only = _List(tree, uri, paths.READ_ONLY, read)
         self._running: asyncio.Task[None] | None = None
         """The last update that began."""
@@ -88,6 +89,7 @@ class _List:
         self._uri = uri
         self._path = f"{uri.root}/{where}"
         self._where = where
+        """The list's path below the cluster's root."""
         self._read = read
         self._changes: int | None = None
         """How often a bookie had joined or left when the names were read; None: the list does not exist."""

@@ -27,8 +27,10 @@ class BookieAddress:
     """Where a bookie serves, and what else its registration says."""
 
     host: str
+    """A name or an IP address, with `port`: where clients connect."""
     port: int
     properties: dict[str, str] = field(default_factory=dict)
+    """Further facts of the registration, by name."""
     http: tuple[str, int] | None = None
     """Host and port of the HTTP server, if there is one."""
     extensions: tuple[str, ...] = ()

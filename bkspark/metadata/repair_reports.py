@@ -33,7 +33,9 @@ class Repairing:
     ledger: int
     bytes: int
     copied_bytes: int
+    """Bytes that this repair has copied so far."""
     since_ms: int
+    """When the repair began, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,10 @@ class Postponed:
 
     ledger: int
     error: str
+    """Why, in one line."""
     failures: int
     next_try_ms: int
+    """Not before this, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,13 @@ class RepairReport:
     """
 
     worker: str
+    """The bookie or process that reports."""
     at_ms: int
+    """When it reported, in ms since 1970."""
     bytes_per_s: int = NO_LIMIT
     listed: int = 0
     repaired: int = 0
+    """Ledgers since it began, as `copied_bytes` and `failures`."""
     copied_bytes: int = 0
     failures: int = 0
     postponed: int = 0

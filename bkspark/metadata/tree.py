@@ -19,8 +19,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Facts of a node: data version, when it was created and its data changed last (ms since the epoch), owning
-    session (0: persistent), child count, and how often a child was created or deleted (a write that failed may count).
+    """Facts of a node.
+
+    version: of its data. ctime_ms, mtime_ms: when it was created, and when its data last changed, since the epoch.
+    session_owner: the session with which it ends; 0: it is persistent.
+    children: how many there are. child_changes: how often one was created or deleted; a write that failed may count.
     """
 
     version: int
@@ -43,6 +46,7 @@ class Create:
 
     path: str
     data: bytes = b""
+    """The node's contents."""
 
 
 @dataclass(frozen=True, slots=True)

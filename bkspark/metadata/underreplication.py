@@ -55,8 +55,8 @@ _SECONDS = re.compile(rb"-?\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Underreplicated:
-    """A listed ledger: the bookies whose copies are missing, the node's version, and since when (ms), if that is
-    known."""
+    """A listed ledger: the bookies whose copies are missing, the node's version, and since when it is listed
+    (`ctime_ms`), if that is known."""
 
     ledger_id: int
     missing: tuple[str, ...]
@@ -66,7 +66,8 @@ class Underreplicated:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryDelay:
-    """The delay that an operator set; the version distinguishes one write from the next, even with the same value."""
+    """The delay that an operator set, in seconds. The version distinguishes one write from the next, even with the same
+    value."""
 
     seconds: int
     version: int

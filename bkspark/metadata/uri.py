@@ -44,7 +44,9 @@ class MetadataUri:
     """A parsed metadata URI. `manager` None: the one in LAYOUT."""
 
     hosts: tuple[tuple[str, int], ...]
+    """(host, port) of each server, in order."""
     root: str
+    """The node below which everything of the cluster is, such as "/ledgers"."""
     manager: LedgerManager | None
 
     @classmethod

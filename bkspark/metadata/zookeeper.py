@@ -93,14 +93,19 @@ class ZooKeeperTree(Tree):
         self, uri: MetadataUri, options: ZooKeeperOptions, session_timeout_s: float, call_timeout_s: float
     ) -> None:
         self._address = uri.connect_string
+        """The servers as kazoo takes them, for messages, too."""
         self._options = options
         new_login = login_of(options)
         self._logs_in = new_login is not None
+        """Whether the connection begins with a login. Constant."""
         self._servers = len(uri.hosts)
+        """How many servers the URI names. Constant."""
         self._failures: dict[str, ConnectFailure] = {}
         """How the last attempt to connect to each server failed, by address. Emptied by a success."""
         self._call_timeout_s = call_timeout_s
         self._session_timeout_s = session_timeout_s
+        """After so long without a connection the servers end the session. `_call_timeout_s`: a call waits at most so
+        long."""
         self._loop = asyncio.get_running_loop()
         self._client = ZooKeeperClient(
             hosts=uri.connect_string,
@@ -117,6 +122,7 @@ class ZooKeeperTree(Tree):
         )
         self._client.add_listener(self._on_state)
         self._connected = asyncio.Event()
+        """Set while there is a connection and a session."""
         self._was_connected = False
         """Whether a connection was ever made. Set once."""
         self._is_refused = False
@@ -496,9 +502,13 @@ class _Watch:
         self.path = path
         self.callback = callback
         self.arm = arm
+        """Sets it at the server; a call of kazoo."""
         self.is_arming = False
+        """Whether a request that sets it is under way."""
         self.has_fired = False
+        """Whether it fired, or could not be set, and must be set again."""
         self.is_stopped = False
+        """Whether its owner has ended it. Set once."""
 
 
 def _context(options: ZooKeeperOptions) -> TlsContext | None:

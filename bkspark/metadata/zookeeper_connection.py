@@ -43,7 +43,9 @@ class ConnectFailure:
     """Why one attempt to connect failed. `is_refusal`: no attempt succeeds until one side is configured otherwise."""
 
     address: str
+    """The server, as host:port."""
     reason: str
+    """One line for people."""
     is_refusal: bool = False
 
 
@@ -104,7 +106,9 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
     ) -> None:
         super().__init__(client, retry, logger=logger)
         self._new_login = setup.new_login
+        """This and the callbacks below are those of `ConnectionSetup`."""
         self._on_ready = setup.on_ready
+        """Called from kazoo's thread, after the login."""
         self._on_failure = setup.on_failure
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:

@@ -94,8 +94,10 @@ class Key:
     """A key: how its text is parsed, its default as text, and what it means."""
 
     parse: Callable[[str], Any]
+    """Turns its text into a value. Raises ValueError that says what would be right."""
     default: str
     meaning: str
+    """One line for docs and messages."""
 
     @property
     def is_flag(self) -> bool:

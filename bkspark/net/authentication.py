@@ -37,6 +37,7 @@ class Authentication(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         """None before the connection is made."""
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        """What the transport receives into."""
         self._received = bytearray()
         """Received bytes that are not decoded yet; at most _KEPT_BYTES_MAX."""
         self._lost: str | None = None
@@ -44,6 +45,7 @@ class Authentication(asyncio.BufferedProtocol):
         self._alert: ssl.SSLError | None = None
         """Why TLS ended the connection, or None."""
         self._has_news = asyncio.Event()
+        """Set when bytes have come or the connection has ended; `_answer` waits for it and clears it."""
 
     async def complete(self, make: Callable[[], _Connection]) -> _Connection:
         """Authenticate, then return a connection on the same transport, made by `make`.

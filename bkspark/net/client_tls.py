@@ -27,8 +27,10 @@ class ClientTls(asyncio.BufferedProtocol, asyncio.Transport):
         self._user = user
         """The protocol that gets clear bytes. Replaced by `set_protocol`."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        """Ciphertext between the transport and `_tls`, in both directions."""
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
+        """What the transport receives ciphertext into."""
         self._error: Exception | None = None
         """Why TLS failed; None while it works. Set once."""
         self._is_secured = False

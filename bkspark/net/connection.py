@@ -64,6 +64,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._received_at = 0.0
         """When bytes were last received, by the event loop's clock."""
         self._frame_bytes_max = frame_bytes_max
+        """As `NetOptions.frame_bytes_max`, and below `NetOptions.read_timeout_s`."""
         self._read_timeout_s = read_timeout_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

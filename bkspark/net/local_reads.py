@@ -67,10 +67,12 @@ class LocalReads:
         """`timeout_s`: for the bookie's answer. `slow_s`: if local reads take longer, the bookie is read over the
         network."""
         self.channel = channel
+        """The network connection to the bookie, which also gives its address."""
         address = channel.address_on_this_host
         self._bookie = None if address is None else LocalBookie(channel.bookie, address, timeout_s)
         self._slow_s = slow_s
         self._turn = asyncio.Lock()
+        """Held by the scan that uses the bookie's only local connection."""
 
     async def read(
         self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest

@@ -51,9 +51,13 @@ class NetOptions:
     """
 
     connect_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
+    """For a connection of TCP, and with TLS for its handshakes, too."""
     read_timeout_s: float = bounded(5.0, 0.001, DAY_S, "seconds")
+    """How long a request may wait for its answer; a group of reads, for its next answer. Adds have a limit of their
+    own."""
     speculative_read_s: float = bounded(1.0, 0.0, DAY_S, "seconds")
     frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "bytes")
+    """A larger frame of a bookie ends the connection."""
     local_reads: bool = True
     tls: TlsOptions | None = None
     sasl: SaslClientOptions | None = None

@@ -34,6 +34,7 @@ class EntryResponses:
     entry_ids: np.ndarray
     statuses: np.ndarray
     lengths: np.ndarray
+    """The payload bytes of the ledger up to each entry, as its envelope says; 0 for other statuses than EOK."""
     ledger_id: int
     pieces: Sequence[tuple[np.ndarray, EntryBatch]]
 
@@ -114,11 +115,14 @@ class ReadGroup:
         self.entry_ids = entry_ids
         self.future = future
         self.waiting = np.ones(len(entry_ids), bool)
+        """Which reads have no answer yet, bool each. Cleared by `settle`."""
         self.on_progress: Callable[[], None] | None = None
         """Called when some answers have arrived and others are outstanding."""
         self._digest = digest
         self._statuses = np.zeros(len(entry_ids), np.int32)
+        """The answers so far, as in `EntryResponses`."""
         self._lengths = np.zeros(len(entry_ids), np.int64)
+        """As in `EntryResponses`."""
         self._pieces: list[tuple[np.ndarray, EntryBatch]] = []
         """Received entries, with their positions in the group."""
 

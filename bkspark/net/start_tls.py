@@ -27,6 +27,7 @@ class _StartTls(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         """None before the connection is made."""
         self.answered: asyncio.Future[StatusCode] = asyncio.get_running_loop().create_future()
+        """Done with the bookie's status, or with why the connection ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -62,7 +62,7 @@ class PollResponse:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """Bytes of a bookie's ledger directories; None if it did not report them."""
+    """Total and free bytes of a bookie's ledger directories; None if it did not report them."""
 
     total_bytes: int | None
     free_bytes: int | None

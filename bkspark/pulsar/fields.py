@@ -53,6 +53,7 @@ class Fields:
 
     def __init__(self, count: int, numbers: Iterable[int], spans: Iterable[int], repeated: Iterable[int]) -> None:
         self.count = count
+        """How many messages there are."""
         self._numbers = frozenset(numbers)
         """The requested number fields. Constant."""
         self._spans = frozenset(spans)

@@ -36,6 +36,7 @@ class MessageId:
     ledger_id: int
     entry_id: int
     batch_index: int = -1
+    """The message's place in its batch, from 0."""
     partition: int = -1
 
     @classmethod

@@ -70,6 +70,7 @@ class ManagedLedger:
     ledgers: tuple[ListedLedger, ...] = ()
     terminated: EntryPosition | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    """What the broker stored with the topic, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Cursor:
     ranges: tuple[tuple[EntryPosition, EntryPosition], ...] = ()
     words: tuple[tuple[int, tuple[int, ...]], ...] = ()
     properties: dict[str, int] = field(default_factory=dict)
+    """What the subscription's client stored with it, by name."""
     partial: tuple[tuple[EntryPosition, int], ...] = ()
 
     def first_left_in(self, place: EntryPosition) -> int:
@@ -117,6 +119,7 @@ class SchemaVersion:
 
     version: int
     place: EntryPosition
+    """The entry that has the schema, in a ledger of schemas."""
 
 
 def decode_managed_ledger(data: bytes, path: str) -> ManagedLedger:

@@ -58,8 +58,10 @@ class TopicName:
     """One topic, partitioned or not, or one partition. `cluster` is that of a legacy name, otherwise None."""
 
     tenant: str
+    """The name is `tenant/namespace/local`, as in "public/default/clicks"."""
     namespace: str
     local: str
+    """With "-partition-N" at its end, it is one partition."""
     cluster: str | None = None
 
     @classmethod

@@ -54,10 +54,13 @@ class JsonDecoder:
     def __init__(self, target: Schema) -> None:
         avro = target.avro()
         self._stored, self._wanted = stored_type(avro), arrow_of_avro(avro)
+        """The Arrow type that values are parsed to, and the one that they are cast to (`_wanted`)."""
         self._convert = _Converters(is_json=True).of(avro)
+        """Turns a parsed value into one of the stored type; `_convert_reals`: if a number in it is not an integer."""
         self._convert_reals = _Converters(is_json=True, has_reals=True).of(avro)
         self._number = number_of(avro)
         self._parse = json.JSONDecoder(parse_float=self._real).decode
+        """Parses the text of a value, and notes whether it has such numbers."""
         self._has_reals = False
         """Whether one of the values being parsed has a number that is not an integer."""
 

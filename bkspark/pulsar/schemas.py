@@ -72,8 +72,11 @@ class Schema:
 
     version: int
     kind: str
+    """Pulsar's name of its type, such as "AVRO", "JSON", "STRING" or "KEY_VALUE"."""
     definition: bytes = b""
+    """What the type needs: of AVRO and JSON, an Avro schema as JSON."""
     properties: dict[str, str] = field(default_factory=dict)
+    """What the producer stored with it, by name."""
     key: Schema | None = None
     value: Schema | None = None
 

@@ -58,6 +58,7 @@ class PulsarStore:
         self._configuration = configuration or tree
         self._root = root
         self._admin_root = admin_root
+        """The chroot of the store with /admin."""
 
     # ---- topics ----
 

@@ -53,12 +53,14 @@ class _Token:
     name: str
     role: Role
     digest: bytes = field(repr=False)
+    """The hash of the token; the file does not have the token itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
     tokens: tuple[_Token, ...]
     certificates: Mapping[str, Role]
+    """The role of each name in a client's certificate."""
 
 
 class AccessFile:

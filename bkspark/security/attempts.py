@@ -20,6 +20,7 @@ class FailedAttempts:
     def __init__(self, clock: Callable[[], float], failures_max: int = FAILURES_MAX) -> None:
         self._clock = clock
         self._failures_max = failures_max
+        """After this number of wrong tokens a network must wait."""
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Wrong tokens of each network and until when they count, oldest first; at most ADDRESSES_MAX."""
 

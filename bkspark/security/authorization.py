@@ -117,6 +117,7 @@ class LedgerFacts:
     log: str = ""
     tenant: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    """The custom metadata that rules can name, by key."""
     master_key: bytes | None = field(default=None, repr=False)
 
     @classmethod
@@ -162,6 +163,7 @@ class Rule:
     kind: str
     name: Pattern
     rights: int
+    """The sum of the bits READ, WRITE and so on."""
     selectors: tuple[Selector, ...] | None
 
     def is_for(self, principal: Principal) -> bool:

@@ -101,8 +101,10 @@ class DigestClient:
         """`digest_uri`: service and host of the server."""
         self._digest_uri = digest_uri
         self._user = user
+        """The user, its password and the client's nonce, with which the server's challenge is answered."""
         self._password = password
         self._cnonce = cnonce
+        """A random text, so that no answer repeats."""
         self._rspauth: str | None = None
         """What the server must answer; None before the response was sent. Set once."""
         self.is_complete = False

@@ -55,6 +55,7 @@ class LoginModule:
     """One module of a section. `flag` is one of `FLAGS`; `options` may be passwords, and no repr shows them."""
 
     class_name: str
+    """Java's class. It says which mechanism is meant."""
     flag: str
     options: Mapping[str, str] = field(repr=False)
 

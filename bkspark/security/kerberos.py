@@ -47,6 +47,7 @@ class KerberosServerLogin:
             ConfigurationError: there are none, or the package is missing.
         """
         self._gssapi = gssapi = _library()
+        """The package, which is optional and loaded late."""
         store = None if keytab is None else {"keytab": keytab}
         try:
             name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
@@ -66,8 +67,10 @@ class GssapiServer:
 
     def __init__(self, gssapi: Any, credentials: Any, is_allowed: Callable[[str], bool]) -> None:
         self._gssapi = gssapi
+        """The package, which is optional and loaded late."""
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
         self._is_allowed = is_allowed
+        """Returns whether a principal may log in."""
         self._has_offered = False
         """Whether the server has offered its layers. Set once."""
         self.user: str | None = None
@@ -146,10 +149,12 @@ class GssapiClient:
 
     def __init__(self, gssapi: Any, name: Any, store: Mapping[str, str], host: str, service: str) -> None:
         self._gssapi = gssapi
+        """The package, which is optional and loaded late."""
         self._name = name
         self._store = store
         self._host = host
         self._service = service
+        """The first part of the bookie's principal, `service/host@REALM`."""
         self._context: Any = None
         """The exchange; None before the first message."""
         self.is_complete = False

@@ -108,11 +108,13 @@ class SaslServer:
         """Read the JAAS file, and the keytab that it names. Raises ConfigurationError: they cannot be used."""
         try:
             self._allowed = re.compile(options.allowed_ids)
+            """Which users may log in (`saslJaasClientAllowedIds`). Constant."""
         except (re.error, RecursionError, OverflowError) as error:
             raise ConfigurationError(
                 f"saslJaasClientAllowedIds={options.allowed_ids:.200}: it is not a regular expression: {error}"
             ) from None
         self._decoy = secrets.token_hex(16)
+        """The password of users that do not exist: a wrong user is refused as late as a wrong password. Constant."""
         path = _path(options.jaas_config)
         self._credentials = _changing(path, partial(_server_credentials, path, options.section), clock)
 
@@ -147,6 +149,7 @@ class _DigestExchange:
     def __init__(self, server: DigestServer, allowed: re.Pattern[str]) -> None:
         self._server = server
         self._allowed = allowed
+        """Which users may log in."""
         self.principal: Principal | None = None
         """The user that has logged in; None: no login yet. Set once."""
 

@@ -35,8 +35,11 @@ class Bench:
     def __init__(self, spark: SparkSession, folder: Path, options: argparse.Namespace) -> None:
         self._spark = spark
         self._folder = folder
+        """For checkpoints of streams."""
         self._options = options
+        """The arguments of the command."""
         self._prefix = f"bench-{uuid.uuid4().hex[:12]}"
+        """The logs of this run begin with it. Constant."""
         self._value = bytearray(os.urandom(options.value_size))
         spark.dataSource.register(ReadyArrowSource)
         spark.dataSource.register(NullArrowSink)

@@ -87,6 +87,7 @@ class ReadyArrowReader(DataSourceReader):
     def __init__(self, rows: int, value_size: int, partitions: int) -> None:
         self._rows = rows
         self._value_size = value_size
+        """Bytes of the value in each row."""
         self._partitions = partitions
 
     def partitions(self) -> list[InputPartition]:
@@ -102,7 +103,9 @@ class ReadyArrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, rows: int, value_size: int, partitions: int, rows_per_trigger: int) -> None:
         self._rows = rows
         self._value_size = value_size
+        """Bytes of the value in each row."""
         self._partitions = partitions
+        """Tasks of each micro-batch."""
         self._rows_per_trigger = rows_per_trigger
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

@@ -47,6 +47,7 @@ class ClientSettings:
     writer: WriterOptions = field(default_factory=WriterOptions)
     placement: PlacementOptions = field(default_factory=PlacementOptions)
     zookeeper: ZooKeeperOptions = ZooKeeperOptions()
+    """TLS and login of connections to the metadata store."""
 
 
 def _seconds(unit: str) -> Callable[[str], float]:

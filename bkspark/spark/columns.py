@@ -280,6 +280,7 @@ class RowAssembler:
         """Metadata columns, by index in the schema. Constant."""
         payload: list[pa.Field] = []
         self.payload_columns = StructType()
+        """The columns that entries are decoded to. Constant."""
         for index, column in enumerate(self._schema):
             name = column.name.lower()
             if self._is_metadata(name, options):
@@ -290,12 +291,13 @@ class RowAssembler:
                 payload.append(column)
                 self.payload_columns.add(schema[index])
         self._format = options.payload_format or "raw"
-        # By index among the payload's columns: those for which no entry has had a value yet.
+        """The payload format, "raw" if none is chosen. Constant."""
         self._unseen = (
             {}
             if self._format == "raw" or options.columns_inferred
             else {i: column.name for i, column in enumerate(payload) if column.name != options.corrupt_record}
         )
+        """Payload columns that no entry has had a value for yet: names, by index among them. Only reduced."""
         self._sample: tuple[int, int, bytes] | None = None
         """(ledger id, entry id, payload) of the first entry that was read, for a warning about missing columns; None
         before that. Set once."""

@@ -26,7 +26,14 @@ COMMITTERS_MAX = 16
 """Number of committers that a process keeps; the least recently used one closes its ledger for a new one."""
 
 _committers: OrderedDict[Hashable, EpochCommitter | RoutedCommitter] = OrderedDict()
-os.register_at_fork(after_in_child=_committers.clear)
+
+
+def forget_committers() -> None:
+    """Begin as a new process: the ledgers of the committers stay open, and are not written by this process."""
+    _committers.clear()
+
+
+os.register_at_fork(after_in_child=forget_committers)
 
 
 def committer_of(log: Log, owner_id: str, ledger: LedgerOptions, options: SourceOptions) -> EpochCommitter:

@@ -49,9 +49,12 @@ class Kill:
     """The result of a write whose bookie was killed half-way."""
 
     ledger: int
+    """The ledger that was being written."""
     acknowledged_before: int
+    """Entries that were acknowledged when the bookie was killed; `acknowledged`: at the end."""
     acknowledged: int
     lost: int
+    """Acknowledged entries that could not be read afterwards."""
 
 
 class Demo:
@@ -61,7 +64,9 @@ class Demo:
         self._spark = spark
         self._client = client
         self._folder = folder
+        """For the input and the checkpoint of the stream."""
         self._options = options
+        """The arguments of the command."""
         self._seconds: dict[str, float] = {}
         """How long each step took."""
 

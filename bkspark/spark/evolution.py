@@ -139,6 +139,7 @@ class Finder:
     def __init__(self, columns: StructType) -> None:
         self._exact = {column.name: column for column in columns}
         self._alike = _by_lower(self._exact)
+        """The columns that have a name in lower case. Constant."""
 
     def find(self, name: str) -> StructField | None:
         exact = self._exact.get(name)
@@ -346,6 +347,7 @@ class Append:
     def __init__(self, log: str, payload_format: str, present: StructType, added: StructType, *, merge: bool) -> None:
         self._log = log
         self._is_raw = payload_format == "raw"
+        """Whether entries are values without a schema: then no column can be added."""
         self._merge = merge
         self._present = present
         columns = {column.name: column for column in present}

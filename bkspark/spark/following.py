@@ -93,6 +93,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         if not HAS_ADMISSION_CONTROL:
             check_without_admission_control(self._options)
         self._schema = schema
+        """The columns that the query asks for. Constant."""
         self._losses = Losses(self._options)
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None

@@ -37,6 +37,7 @@ class LedgerAtTrigger:
         self._extent = extent
         self._options = options
         self._is_complete = is_complete
+        """Whether the selection will have no more entries."""
 
     def offset(self, position: Position) -> LedgerOffset:
         is_finished = self._is_complete and position.entry_id >= self._extent.end_entry

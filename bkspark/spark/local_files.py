@@ -38,6 +38,7 @@ class LedgerPassword:
     """The ledger password: the password itself, or the name of a file that each process reads itself."""
 
     value: bytes = field(default=b"", repr=False)
+    """The password, if there is no `path`."""
     path: str | None = None
 
     @property

@@ -203,6 +203,7 @@ class WritePlan:
     """
 
     payload_format: str
+    """The format that the entries get."""
     entries: StructType
     change: SchemaChange
 

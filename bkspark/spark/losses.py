@@ -32,6 +32,7 @@ class Losses:
 
     def __init__(self, options: SourceOptions) -> None:
         self._fails = options.fail_on_data_loss
+        """Whether a loss ends the query (failOnDataLoss). Constant."""
         self._warned: set[str] = set()
         """The warnings that were logged."""
 
@@ -58,6 +59,7 @@ class LostEntries:
 
     def __init__(self, options: SourceOptions, kind: str, remedy: str) -> None:
         self._fails = options.fail_on_data_loss
+        """Whether a loss ends the read (failOnDataLoss). Constant."""
         self._kind = kind
         self._remedy = remedy
         self._warned: set[EntryRange] = set()

@@ -27,6 +27,7 @@ class Option:
     check: Callable[[str], Any]
     uses: frozenset[str]
     meaning: str
+    """One line, for the documentation and error messages."""
     default: str | None = None
 
     @property

@@ -30,6 +30,7 @@ class LedgerRead:
     end_entry: int
     metadata: LedgerMetadata
     created_ms: int
+    """When the ledger was created, in ms since 1970: the time of its first entries if no mark says it."""
     log: str
     times: EntryTimes = ()
 
@@ -57,10 +58,12 @@ class ReadPartition(InputPartition):
         self.unopened = unopened
         self.reads = reads
         self.addresses = addresses
+        """(host, port) of the bookies that the tasks ask, by id."""
         self.password = password
         self.leaves_out = leaves_out
         self.net = net
         self.encryption_key_file = encryption_key_file
+        """The path of the key file on each machine; None: encrypted ledgers cannot be read."""
 
     def place_of(self, read: LedgerRead, entry_id: int) -> str:
         """Return the log of an entry, to begin an error with; empty without a log."""

@@ -41,6 +41,7 @@ class FollowedLedger:
     """A ledger of a stream: its selected entries that can be read now. `is_complete`: it will have no more of them."""
 
     extent: ReadableSegment
+    """The entries, of one ledger."""
     is_complete: bool
 
 

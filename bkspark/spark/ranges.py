@@ -47,6 +47,7 @@ class ReadableSegment:
     end_entry: int
     length: int
     is_closed: bool
+    """Whether the ledger gets no more entries."""
     log: str = ""
     first_entry: int = 0
 
@@ -71,6 +72,7 @@ class EntryRange:
     end_entry: int
     size: int
     log: str = ""
+    """As in `ReadableSegment`."""
 
     def __len__(self) -> int:
         return self.end_entry - self.first_entry
@@ -157,6 +159,7 @@ class Backlog:
 
     entries: int
     byte_count: int
+    """About how many bytes of payload they have."""
 
 
 def amount(extents: Iterable[ReadableSegment], start: Position, end: Position) -> Backlog:

@@ -59,6 +59,7 @@ class BookKeeperReader(DataSourceReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._options = options.for_batch_read()
         self._schema = schema
+        """The columns that the query asks for. Constant."""
         self._check_schema(schema)
 
     def _check_schema(self, schema: StructType) -> None:

@@ -24,9 +24,12 @@ class LogResult:
     """The output of an attempt for one of many logs; the fields are as in `AttemptResult`."""
 
     log: str
+    """The name of the log."""
     ledgers: tuple[SegmentFacts, ...]
+    """This, entries and schema have the meaning that they have in `AttemptResult`."""
     entries: EntryBatch | None = field(default=None, repr=False)
     rows: int = 0
+    """How many rows the log got."""
     schema: str | None = None
 
 

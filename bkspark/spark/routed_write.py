@@ -74,6 +74,7 @@ class RoutedDestination:
         self._column = schema.names.index(name)
         self._rows = without(schema, name)
         self._is_overwrite = is_overwrite
+        """Whether the logs get the rows instead of what they have."""
         checked_default(self.options, self._rows)
         client = connect(self.options).asynchronous
         run(lambda: check_bookies(client, self.options))
@@ -223,6 +224,7 @@ class _Attempt:
         self._destination = destination
         self._owner = owner
         self._inline_bytes = destination.options.inline_bytes
+        """Up to this size, entries of a log go to the driver instead of a ledger. Constant."""
         self._writers: dict[str, AttemptWriter] = {}
         """The writer of each log that has rows. `_encoders` and `_schemas` have the same keys."""
         self._encoders: dict[str, Callable[[pa.RecordBatch], Iterator[EntryBatch]]] = {}

@@ -95,6 +95,7 @@ class TopicList:
 
     managed: ManagedLedger
     by_id: Mapping[int, ListedLedger]
+    """All ledgers of `managed`, by id."""
     closed: Extents
     others: tuple[ListedLedger, ...]
 

@@ -77,6 +77,7 @@ class TopicReader(DataSourceReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._options = options.for_batch_read()
         self._schema = schema
+        """The columns that the query asks for. Constant."""
         check_columns(schema)
         TopicRows(schema, self._options)  # a wrong column is refused here, on the driver
 

@@ -125,10 +125,12 @@ class TopicDecoder:
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
         self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in self._columns.payload]))
+        """The schema that all values are converted to: the newest one that has the wanted columns. Constant."""
         self._values = TopicValues(facts.schemas, self._newest, ends_at_first=self._mode is MalformedMode.FAILFAST)
         # Otherwise values are bytes, also in a topic whose schema was deleted: its newest version has no type.
         self._is_decoded = rows.options.value_format == AUTO and self._newest.kind != BYTES
         self._needs_keys = self._is_decoded and self._columns.need_values and self._newest.kind == "KEY_VALUE"
+        """Whether columns are made of the key of a KEY_VALUE schema. Constant."""
         self._rows_at_once = rows_at_once(self._decoded_types())
         """How many rows are made together: a message of a few bytes has all fields of the topic's schema."""
         self._malformed_rows = MalformedRows(self._columns, self._named, topic, facts.partition, self._rows_at_once)

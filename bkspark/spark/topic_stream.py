@@ -59,6 +59,7 @@ class TopicOffset:
     """The next entry to read of one topic or partition; `batch`: the message of the entry's batch to begin with."""
 
     log: str
+    """The topic or partition, under the name that a log would have."""
     position: Position
     batch: int = 0
 

@@ -48,9 +48,11 @@ class TopicView:
 
     def __init__(self, planner: Looking, name: TopicName, listed: TopicList, extents: Extents) -> None:
         self._planner = planner
+        """What this needs of the planner that made it."""
         self._options = planner.options
         self.name = name
         self.managed = listed.managed
+        """The topic's ledgers according to Pulsar's metadata. Constant."""
         self.extents = extents
         self.transactions: Transactions | None = None
         """The transactions that a scan found; None if the topic was not scanned. Set once."""

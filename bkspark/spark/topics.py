@@ -104,8 +104,10 @@ class TopicFacts:
     first: MessageId | None = None
     last: MessageId | None = None
     since_ms: int | None = None
+    """Messages published before it are left out; with `until_ms`, those from then on. None: no limit."""
     until_ms: int | None = None
     compacted_ledgers: frozenset[int] = frozenset()
+    """Ledgers of a compacted topic: the last message of each key."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,10 @@ class TopicPlanner:
         self.client = connect(options).asynchronous
         # Ledgers of schemas and compacted ones have the empty password, whatever the topic's ledgers have.
         self._without_password = connect(replace(options, ledger_password=NO_PASSWORD)).asynchronous
+        """A client for the ledgers of schemas and compacted ones. Constant."""
         self.options = options
         self.is_stream = is_stream
+        """Whether the plan is for a streaming query. Constant."""
         self.now_ms = reference_ms(options)
         self._lists = TopicLists() if lists is None else lists
         self._store: PulsarStore | None = None

@@ -140,6 +140,7 @@ class Options(Mapping[str, str]):
 
     def __init__(self, **options: Unpack[OptionTypes]) -> None:
         self._given = dict(options)
+        """The options as given, not as texts: for `repr` and changes."""
         self._texts = _texts(self._given)
         SourceOptions.parse(self._texts)
 

@@ -66,14 +66,20 @@ else:
 
     @dataclass(frozen=True)
     class ReadMaxRows(ReadLimit):
+        """At most this many rows."""
+
         max_rows: int
 
     @dataclass(frozen=True)
     class ReadMinRows(ReadLimit):
+        """At least this many rows."""
+
         min_rows: int
 
     @dataclass(frozen=True)
     class ReadMaxBytes(ReadLimit):
+        """At most this many bytes."""
+
         max_bytes: int
 
     class SupportsTriggerAvailableNow:

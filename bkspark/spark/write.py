@@ -231,9 +231,12 @@ class BookKeeperWriter(DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
         checked = options.for_batch_write(is_overwrite=overwrite)
         self._destination = destination_of(schema, checked, is_overwrite=overwrite)
+        """The log, or logs, that get the rows."""
         self._overwrite = overwrite
+        """Whether they get the rows instead of what they have."""
         # Made once, before any task; Spark pickles it for tasks, commit and abort.
         self._job_id = str(uuid.uuid4())
+        """Names the job in pending ledgers, and its commit. Constant."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition to its own ledgers; nothing if the log has content that ifExists protects."""
@@ -279,7 +282,9 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
         checked = options.for_stream_write(is_overwrite=overwrite)
         self._destination = destination_of(schema, checked, is_overwrite=overwrite)
+        """The log, or logs, that get the rows."""
         self._overwrite = overwrite
+        """Whether each epoch replaces what is there (output mode "complete")."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition of an epoch to its own ledgers."""

@@ -87,6 +87,7 @@ class TlsContext:
         """
         self.options = options
         self._is_server = is_server
+        """Whether it is for the side that accepts connections. Constant."""
         self._files = ChangedFiles(files_of(options), self._make, options.refresh_s, _SAYS, logger, clock)
 
     def current(self) -> ssl.SSLContext:

@@ -26,6 +26,7 @@ class AuthAnswer:
     """A bookie's answer: its plugin and payload; `is_refusal`: it refuses the client."""
 
     plugin_name: str = ""
+    """The bookie's plugin; DISABLED_PLUGIN: it does not authenticate clients."""
     payload: bytes = b""
     is_refusal: bool = False
 

@@ -58,6 +58,7 @@ class CrcKind:
         self.of = function
         """`of(data, start=0)` returns the CRC of what has the CRC `start`, followed by `data`. Constant."""
         self._header_bytes = header_bytes
+        """The length of the headers that `_header_tables` are for. Constant."""
         self._header_tables = self._tables(header_bytes)
         self._joint = functools.lru_cache(maxsize=GAP_BYTES_MAX)(self._make_joint)
 

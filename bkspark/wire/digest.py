@@ -123,11 +123,13 @@ class EntryDigest:
         self.digest_bytes = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}[
             digest_type
         ]
+        """The size of the digest in the envelope. Constant."""
         self.overhead_bytes = HEADER_BYTES + self.digest_bytes
         """Bytes that the envelope adds to a payload. Constant."""
         self.given_from = 0 if gives_stored else self.overhead_bytes
         """Offset in a stored entry from which on its bytes are returned as the payload. Constant."""
         self._front = _FRONTS[self.digest_bytes]
+        """The dtype of an envelope, header and digest. Constant."""
         self._hmac_key = hashlib.sha1(b"mac" + password).digest()
 
     def seal(self, batch: EntryBatch, lac: int, length_before: int, head: bytes = b"") -> SealedEntries:
@@ -333,7 +335,7 @@ def _wrong_header(ledger: int, entry: int, lac: int, ledger_id: int, entry_id: i
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntries:
-    """Entries that passed their check, in order, and the first that did not: (index, error) or None.
+    """Entries that passed their check, in order; `bad`: the first that did not: (index, error) or None.
 
     Their payloads are at view[starts[i]:ends[i]], where they were received.
     """
@@ -342,6 +344,7 @@ class OpenedEntries:
     starts: np.ndarray
     ends: np.ndarray
     fronts: np.ndarray
+    """The envelope of each entry, as a structured array: ids, LAC, length, digest."""
     bad: tuple[int, str] | None
 
     def __len__(self) -> int:
@@ -391,6 +394,7 @@ class OpenedEntry:
     entry_id: int
     lac: int
     length: int
+    """Payload bytes of the ledger up to this entry, as its writer put them into the envelope."""
     payload: bytes
 
 

@@ -179,6 +179,7 @@ class EncryptionRecord:
     def __init__(self, ledger_id: int, key_id: str, wrapped_key: bytes) -> None:
         self.ledger_id = ledger_id
         self.key_id = key_id
+        """The id, in a key file, of the key that wraps `wrapped_key`."""
         self.wrapped_key = wrapped_key
 
     @classmethod

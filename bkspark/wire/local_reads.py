@@ -60,11 +60,14 @@ class LocalRead:
     """A request; `address` has four bytes."""
 
     bookie: str
+    """The bookie that must answer."""
     address: bytes
     ledger_id: int
     first_entry: int
     entries_max: int
+    """The most entries of the answer; at most ENTRIES_MAX."""
     bytes_max: int
+    """Each entry of the answer begins within this number of bytes."""
 
     def encode(self) -> bytes:
         head = _REQUEST.pack(VERSION, self.address, self.ledger_id, self.first_entry, self.entries_max, self.bytes_max)

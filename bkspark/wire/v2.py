@@ -167,7 +167,9 @@ class Replies:
     """
 
     opcodes: np.ndarray
+    """ADD, READ, BATCH_READ and so on: to which kind of request this replies."""
     statuses: np.ndarray
+    """V2's codes, which differ from V3's and from those of `wire.status`."""
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     request_ids: np.ndarray
@@ -236,6 +238,7 @@ class Requests:
     """
 
     words: np.ndarray
+    """The first word of each request: protocol version, opcode and flags, as it came."""
     opcodes: np.ndarray
     flags: np.ndarray
     ledger_ids: np.ndarray

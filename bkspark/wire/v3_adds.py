@@ -52,9 +52,13 @@ class AddRequests:
     body_starts: np.ndarray
     body_ends: np.ndarray
     priority: int
+    """As in the header of the requests; 0 without one."""
     is_recovery: bool
+    """Whether they pass a fence."""
     write_flags: int
+    """As in the requests; 0 without any. DEFERRED_SYNC: they are answered before they are durable."""
     bypasses_journal: bool = False
+    """Whether they ask not to be journaled (an extension of ours)."""
     context: bytes = b""
 
     def __len__(self) -> int:
@@ -103,7 +107,8 @@ class _AddTemplate:
     """One decoded add request; (start, end) are offsets in the frame body.
 
     `common` has, for each byte, the bits that all frames of a run share. `urgency`, `tail` and `context` are the bytes
-    after the txnId, after the entry and after the add; `pair` is the message in the context.
+    after the txnId, after the entry and after the add; `pair` is the message in the context. `key_start`: as
+    `AddRequests.key_starts`; priority, is_recovery, write_flags and bypasses_journal are those of `AddRequests`, too.
     """
 
     frame: np.ndarray

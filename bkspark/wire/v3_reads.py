@@ -72,6 +72,7 @@ class ReadRequests:
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     priority: int
+    """As in the header of the requests; 0 without one."""
     fencing_key: bytes | None = field(repr=False)
     context: bytes = b""
 

@@ -28,6 +28,7 @@ class AuditRow:
     at_ms: int
     bookie: str
     who: str
+    """The name of the operator, as the bookie's audit log has it."""
     change: str
     outcome: str = ""
 

@@ -80,7 +80,9 @@ class SegmentRow:
     first_entry: int
     last_entry: int
     length: int | None
+    """Payload bytes."""
     state: str
+    """As shown."""
 
 
 async def log(request: web.Request) -> web.Response:
@@ -125,10 +127,13 @@ class ShownSchema:
     """The schema that applies at the end of a log. columns: (name, type, may be null). problem: why none is shown."""
 
     payload_format: str
+    """The format of the entries."""
     number: int
+    """Its number in the log, and (`first_ordinal`) the first segment that it applies to."""
     first_ordinal: int
     columns: list[tuple[str, str, bool]]
     more: int = 0
+    """How many further columns are not shown."""
     problem: str = ""
 
 

@@ -39,9 +39,12 @@ class LackingLedger:
 
     ledger_id: int
     missing: tuple[str, ...]
+    """The bookies whose copies are missing."""
     since_ms: int | None
+    """When it was listed, in ms since 1970; None: unknown."""
     is_locked: bool
     why: str
+    """Why it is not repaired yet, as far as workers report it."""
     least_copies: int | None
     write_quorum: int | None
 
@@ -144,8 +147,10 @@ class RepairProgress:
 
     worker: str
     copied_bytes: int
+    """Bytes that were copied, of about `bytes`."""
     bytes: int
     seconds_left: float | None
+    """At the worker's present rate; None: unknown."""
 
     @property
     def share(self) -> float:
@@ -158,8 +163,10 @@ class RepairPause:
 
     worker: str
     error: str
+    """Why, in one line; `failures`: how often it has failed."""
     failures: int
     next_try_ms: int
+    """Not before this, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +175,10 @@ class RepairWorker:
 
     name: str
     at_ms: int
+    """When it reported, in ms since 1970."""
     bytes_per_s: int
     repaired: int
+    """Ledgers since it began, as `copied_bytes` and `failures`; `postponed`: ledgers now."""
     copied_bytes: int
     failures: int
     postponed: int

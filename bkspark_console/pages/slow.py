@@ -33,9 +33,12 @@ class Pace:
 
     bookie: str
     values: Mapping[str, float]
+    """The latencies, by their names in MEASURES."""
     ratios: Mapping[str, float]
     queue: float
+    """Adds that wait for the journal; NaN: unknown."""
     slow_in: Sequence[str]
+    """The names of the latencies in which it is slow."""
     stages: Sequence[tuple[str, float]]
 
     @property

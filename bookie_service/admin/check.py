@@ -106,21 +106,29 @@ class Report:
     """The result of the check."""
 
     directories: list[str]
+    """The directories that were checked, as configured."""
     cookies: int = 0
+    """Readable stamps (VERSION) of directories. The counts below, too, are of what was found whole."""
     marks: int = 0
     journal_files: int = 0
+    """Files, and in them `journal_records` with `journal_entries`."""
     journal_records: int = 0
     journal_entries: int = 0
     entry_logs: int = 0
+    """Entry logs, and in them `logged_entries`."""
     logged_entries: int = 0
     unverified_entries: int = 0
+    """Entries in entry logs whose digests only a client with the password can check."""
     unindexed_entries: int = 0
+    """Entries in entry logs of ledgers that the index does not have: as a rule, deleted ones."""
     ledgers: int = 0
     positions: int = 0
+    """Positions in the index of `ledgers`."""
     damaged: int = 0
     """How many findings of damage there are. `damage` has the first of them."""
     damage: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    """Lines for people about what was found, apart from damage."""
     unverified_ledgers: list[int] = field(default_factory=list)
     """Ledgers whose digests only a client can check, ascending, at most `_SHOWN_MAX`."""
 
@@ -188,6 +196,7 @@ class BookieCheck:
         self._index_place: str | None = None
         """The path of the key-value store that holds the index; None: files do."""
         self._closing = contextlib.ExitStack()
+        """Closes what the check has opened."""
         self._closing.callback(self._index.close)
         self._indexed: set[int] = set()
         """Ledgers with a readable header in the index."""

@@ -112,6 +112,7 @@ class _Lines:
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
+        """Whether lines are JSON objects instead of text."""
         self._due_s = 0.0
         """When the next line is printed."""
         self._said: set[str] = set()

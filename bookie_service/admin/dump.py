@@ -168,6 +168,7 @@ class Dump:
 
     files: ReadOnlyFiles
     kind: str
+    """What kind of files they are: "journal", "entry-log", "index" or "marks"."""
     sources: Sequence[Source]
     selection: Selection
 

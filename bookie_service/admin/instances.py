@@ -68,7 +68,9 @@ class _Supervisor:
 
     def __init__(self, command: Sequence[str], count: int) -> None:
         self._command = command
+        """The command that starts an instance, without its number."""
         self._count = count
+        """How many instances there are."""
         self._manager = ServiceManager()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         """Running processes, by number."""
@@ -79,6 +81,7 @@ class _Supervisor:
         self._has_begun = asyncio.Event()
         """Set when the first start is over: each instance has served or failed."""
         self._stopping = asyncio.Event()
+        """Set when all instances are to stop."""
         self._has_failed_to_stop = False
         """Whether an instance ended with an error when all were stopped. Set once."""
 

@@ -57,6 +57,7 @@ class LiveCommands:
             "limbo": self._limbo,
             "restart": self._restart,
         }
+        """What carries out each command, by its name."""
 
     async def __call__(self, request: Request, who: str) -> dict[str, Any]:
         """Carry out a request. Raises BookKeeperError, ConfigurationError, OSError."""

@@ -100,10 +100,12 @@ class RebuildReport:
     ledgers: int = 0
     entries: int = 0
     entry_logs: int = 0
+    """Entry logs that were read, and the `ledgers` and `entries` in the new index."""
     damaged_entries: int = 0
     unknown_keys: int = 0
     everything: bool = False
     notes: list[str] = field(default_factory=list)
+    """Lines for the operator."""
 
 
 @dataclass(slots=True)
@@ -188,6 +190,7 @@ class Rebuild:
         self._is_db = storage_class is StorageClass.DB
         self._options = options
         self._progress = progress
+        """Called with a line for people now and then."""
         self._report = RebuildReport()
         self._known: dict[int, _Known] = {}
         """What the journals say, by ledger."""

@@ -22,6 +22,7 @@ class ServiceManager:
 
     def __init__(self) -> None:
         self._address = os.environ.get(_VARIABLE, "")
+        """The socket of the service manager (NOTIFY_SOCKET); "": there is none."""
         self._has_failed = False
         """Whether a message could not be sent, which was logged. Set once."""
 

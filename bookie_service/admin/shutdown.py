@@ -30,6 +30,7 @@ class ShutdownSignals:
     def __init__(self, program: str = "bookie", *, is_command: bool = False) -> None:
         """`is_command`: this is not a server, and an interrupted command has failed: exit code 1."""
         self._program = program
+        """What messages call this process."""
         self._is_command = is_command
         self._stop: Callable[[], object] | None = None
         """Called by a signal; None: the process does not serve yet, and ends at once."""

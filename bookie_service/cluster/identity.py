@@ -49,6 +49,7 @@ class DirectoryState:
 
     cookie: Cookie | None
     has_data: bool
+    """Whether it has files of a bookie, apart from its stamp."""
     has_marks: bool = True
     """False: a ledger directory without the mark of every journal."""
     foreign: str | None = None
@@ -69,44 +70,12 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
         ConfigurationError: the bookie must not start. The message says in one line what differs and what to do.
     """
     for path, state in found.items():
-        if state.cookie is not None and expected.differences(state.cookie):
-            raise ConfigurationError(
-                f"directory {path} belongs to another bookie or cluster: "
-                f"{'; '.join(expected.differences(state.cookie))}. Name the right directories and address, {_NEW_ID}"
-            )
-        if state.cookie is None and state.has_data:
-            raise ConfigurationError(
-                f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
-            )
+        _check_owner(expected, path, state)
     for path, state in found.items():
         # Before the checks that advise on lost contents, because nothing is lost here.
-        if state.foreign is not None:
-            raise ConfigurationError(
-                f"directory {path} is an Apache bookie's: this bookie cannot read its {state.foreign}. Start that "
-                f"program on it, {_NEW_ID} and let the cluster copy what this one holds"
-            )
-        if state.place not in (None, path):
-            raise ConfigurationError(
-                f"directory {path} holds what belongs at {state.place}: mount or move each where it was, {_NEW_ID}"
-            )
-    if stored is not None and expected.differences(stored):
-        raise ConfigurationError(
-            f"the cluster knows bookie {expected.bookie_id} with other facts: "
-            f"{'; '.join(expected.differences(stored))}. Configure it as it was, {_NEW_ID}"
-        )
-    unstamped = [path for path, state in found.items() if state.cookie is None]
-    if stored is not None and unstamped:
-        raise ConfigurationError(
-            f"directory {unstamped[0]} of bookie {expected.bookie_id} has lost its contents (no cookie "
-            f"{layout.COOKIE_NAME}): mount the right disk or restore it, {_NEW_ID}"
-        )
-    emptied = [path for path, state in found.items() if not state.has_marks]
-    if stored is not None and emptied:
-        raise ConfigurationError(
-            f"directory {emptied[0]} of bookie {expected.bookie_id} has lost its contents (no "
-            f"{mark_format.file_name(0)}): mount the right disk or restore it, {_NEW_ID}"
-        )
+        _check_place(path, state)
     if stored is not None:
+        _check_known(expected, stored, found)
         return StartDecision.OURS
     if any(state.has_data for state in found.values()):
         raise ConfigurationError(
@@ -116,12 +85,60 @@ def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, Di
     return StartDecision.STAMP
 
 
+def _check_owner(expected: Cookie, path: str, state: DirectoryState) -> None:
+    """Raise ConfigurationError if a directory belongs to another bookie, or if it is not known to which."""
+    if state.cookie is not None and expected.differences(state.cookie):
+        raise ConfigurationError(
+            f"directory {path} belongs to another bookie or cluster: "
+            f"{'; '.join(expected.differences(state.cookie))}. Name the right directories and address, {_NEW_ID}"
+        )
+    if state.cookie is None and state.has_data:
+        raise ConfigurationError(
+            f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
+        )
+
+
+def _check_place(path: str, state: DirectoryState) -> None:
+    """Raise ConfigurationError if Apache's bookie wrote a directory, or if it belongs at another path."""
+    if state.foreign is not None:
+        raise ConfigurationError(
+            f"directory {path} is an Apache bookie's: this bookie cannot read its {state.foreign}. Start that "
+            f"program on it, {_NEW_ID} and let the cluster copy what this one holds"
+        )
+    if state.place not in (None, path):
+        raise ConfigurationError(
+            f"directory {path} holds what belongs at {state.place}: mount or move each where it was, {_NEW_ID}"
+        )
+
+
+def _check_known(expected: Cookie, stored: Cookie, found: Mapping[str, DirectoryState]) -> None:
+    """Raise ConfigurationError if the cluster knows the bookie with other facts, or a directory lost its contents."""
+    if expected.differences(stored):
+        raise ConfigurationError(
+            f"the cluster knows bookie {expected.bookie_id} with other facts: "
+            f"{'; '.join(expected.differences(stored))}. Configure it as it was, {_NEW_ID}"
+        )
+    unstamped = [path for path, state in found.items() if state.cookie is None]
+    if unstamped:
+        raise ConfigurationError(
+            f"directory {unstamped[0]} of bookie {expected.bookie_id} has lost its contents (no cookie "
+            f"{layout.COOKIE_NAME}): mount the right disk or restore it, {_NEW_ID}"
+        )
+    emptied = [path for path, state in found.items() if not state.has_marks]
+    if emptied:
+        raise ConfigurationError(
+            f"directory {emptied[0]} of bookie {expected.bookie_id} has lost its contents (no "
+            f"{mark_format.file_name(0)}): mount the right disk or restore it, {_NEW_ID}"
+        )
+
+
 class Identity:
     """Verifies that directories belong to this bookie, and keeps other processes out of them until `release`."""
 
     def __init__(self, files: LocalFiles, journals: Sequence[str], ledgers: Sequence[str]) -> None:
         self._files = files
         self._journals = tuple(journals)
+        """The directories as configured, in order."""
         self._ledgers = tuple(ledgers)
         self._locks: dict[str, DirectoryLock] = {}
         """Locks on directories, by path. Filled by `establish`, emptied by `release`."""

@@ -44,6 +44,7 @@ class LedgerLookups:
     def __init__(self, view: LedgerFactsView, seconds_max: float = LOOKUP_S_MAX) -> None:
         self._view = view
         self._seconds_max = seconds_max
+        """A look-up that takes longer counts as not answered."""
         self._waiting: dict[int, list[OnFound]] = {}
         """Callbacks for look-ups that have not begun, by ledger."""
         self._running: dict[int, list[tuple[OnFound, str]]] = {}

@@ -32,8 +32,10 @@ class LedgerMetadataView:
         self._tree = tree
         self._root = uri.root
         self._ledgers = LedgerStore(tree, uri)
+        """The metadata of ledgers in the cluster's metadata store. Constant."""
         self._registry = BookieRegistry(tree, uri)
         self._underreplicated = UnderreplicationStore(tree, uri)
+        """The list of underreplicated ledgers, to which `report` adds. Constant."""
         self._is_list_prepared = False
         """Whether the nodes that `report` needs exist. Set once."""
         self._bookie_id = bookie_id

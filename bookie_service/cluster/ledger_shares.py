@@ -16,6 +16,7 @@ class HeldShare:
     end_entry: int
     slot: int
     ensemble_size: int
+    """E, the number of slots of the fragment."""
     write_quorum: int
 
     def includes(self, entry_ids: np.ndarray) -> np.ndarray:
@@ -42,7 +43,9 @@ class LedgerShare:
 
     parts: tuple[HeldShare, ...]
     is_closed: bool = True
+    """Whether the ledger is closed, so that `parts` are all."""
     is_deleted: bool = False
+    """Whether the ledger has no metadata any more: then nothing must be held of it."""
 
 
 def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:

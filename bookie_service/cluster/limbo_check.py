@@ -67,6 +67,7 @@ class LimboCheck:
         self._reads_per_s = reads_per_s
         self._flush = flush
         self._task = asyncio.ensure_future(self._run())
+        """Checks until `cancel`. Constant."""
 
     def cancel(self) -> None:
         self._task.cancel()

@@ -25,6 +25,7 @@ class ClusterPeers:
     def __init__(self, registry: BookieRegistry, interval_s: float = _INTERVAL_S) -> None:
         self._registry = registry
         self._interval_s = interval_s
+        """The time between two reads of the registrations."""
         self._task: asyncio.Task[None] | None = None
         """Looks the addresses up; None before `start`."""
         self.addresses: frozenset[str] = frozenset()

@@ -47,6 +47,7 @@ class PlanFollower:
             "the plan for this bookie is followed again",
         )
         self._wake = asyncio.Event()
+        """Set when the plan's node may have changed."""
         self._task: asyncio.Task[None] | None = None
         """Follows the plan; None before `start`."""
         self._end_watch: Callable[[], None] | None = None

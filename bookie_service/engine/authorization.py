@@ -115,10 +115,12 @@ class RefusedRequests:
 
     principal: Principal
     address: str
+    """The address of the client's machine."""
     needed: int
     ledger_id: int | None
     requests: int
     why: str
+    """For the audit log: that no rule allows it, or that the ledger does not exist."""
 
 
 NO_RULE = "no rule allows it"
@@ -253,7 +255,7 @@ class ConnectionRights:
             ledgers: the ledger of all requests, or the ledger of each; None: they name no ledger.
         """
         first = ledgers.item(0) if isinstance(ledgers, np.ndarray) else ledgers
-        is_alike = not isinstance(ledgers, np.ndarray) or count == 1 or _are_equal(ledgers)
+        is_alike = not isinstance(ledgers, np.ndarray) or _are_equal(ledgers)
         if is_alike and first is not None and self.allows(first, needed):
             return ALLOWED, count
         self._refresh()

@@ -108,8 +108,8 @@ class Bookie:
         """How many consecutive adds came alone from `_last_adder`."""
         self._blocked: dict[BookieClient, None] = {}
         """Clients that wait for room, in order of their requests. Emptied by `_resume_blocked`."""
-        view = View(store, disks.known_space, options.reads)
-        self.view = view
+        self.view = view = View(store, disks.known_space, options.reads)
+        """What readings see of this bookie. Constant."""
         self.reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times)
         status_of = always_allowed if authorization is None else authorization.status_of
         self.long_polls = LongPolls(
@@ -591,7 +591,7 @@ class Bookie:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """The result of a fence request: refused, or durable once the journal reports `sequence`."""
+    """The result of a fence request: refused, or durable once the journal with `journal_index` reports `sequence`."""
 
     status: Status
     journal_index: int = 0

@@ -34,8 +34,10 @@ class DiskOptions:
 
     limits: DiskLimits = field(default_factory=DiskLimits)
     interval_s: float = bounded(10.0, 0.001, YEARS_S, "seconds")
+    """The time between two checks of the disks."""
     read_only_mode: bool = True
     is_forced_read_only: bool = False
+    """The bookie is read-only whatever its disks say."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -54,9 +56,12 @@ class DiskWatch:
     ) -> None:
         self._files = files
         self._ledgers = ledger_directories
+        """The `current` directories of all ledger directories. `_journals`: the same of the journals."""
         self._journals = journal_directories
         self._limits = options.limits
+        """When a directory is full, and the bookie read-only. Constant."""
         self._is_forced = options.is_forced_read_only
+        """`DiskOptions.is_forced_read_only`. Constant."""
         self._clock = clock
         self._space: FileSystemSpace | None = None
         """The space of the ledger directories as last measured; None: not yet."""

@@ -57,7 +57,7 @@ class Listing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The result of a step. `error`: why it failed."""
+    """The result of a step, which took `seconds`. is_done: no step is left. error: why it failed."""
 
     seconds: float
     is_done: bool = False
@@ -77,6 +77,7 @@ class EntryLists:
         """`status_of(connection, ledger)` is asked when a list's turn comes. The list is built only after EOK."""
         self._status_of = status_of
         self._places = Shares(limits)
+        """How many lists wait, by connection and address, below `limits`."""
         self._apart = apart
         self._clock = clock
         self._waiting: OrderedDict[ListClient, deque[Listing]] = OrderedDict()

@@ -84,6 +84,7 @@ class LongPolls:
         """
         self._status_of = status_of
         self._places = Shares(limits)
+        """How many polls wait, by connection and address, below `limits`."""
         self._seconds_max = seconds_max
         self._lac_of = lac_of
         self._reads = reads

@@ -51,6 +51,7 @@ class NewLedgers:
         """`clock` returns seconds and never goes back."""
         self._per_s = per_s
         self._burst = burst
+        """How many an idle address may begin at once; later ones come at `per_s`."""
         self._clock = clock
         self._by_address: dict[Hashable, _Address] = {}
         """Addresses that began ledgers recently, at most ADDRESSES_MAX, in the order in which they came."""

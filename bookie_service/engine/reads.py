@@ -102,8 +102,11 @@ class View:
         self.ledger = store.ledger
         """Returns a ledger, or None if this bookie certainly never had it; raises StorageDamaged, OSError."""
         self.absent = store.absent
+        """See `LedgerStorage`, as for the two below."""
         self.waiting_entries = store.waiting_entries
+        """Returns the entries of a ledger that are not in the index yet."""
         self.index_view = store.index.view
+        """Opens a view of the index for another thread, which must close it."""
         self.space = space
         self.hits = self.misses = self.entries_read = self.bytes_read = 0
         """Since the start: how often readings looked for entries and needed no disk, how often an entry was not in
@@ -112,6 +115,7 @@ class View:
         self._read = store.read
         self._read_each = store.read_each
         self._in_limbo = store.limbo.__contains__
+        """Returns whether entries of a ledger may be lost here, so that "no such entry" is not certain."""
         self._source = CachedSource(options.batch_bytes_max + options.replies_bytes_max)
 
     def read(

@@ -27,7 +27,8 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShareLimits:
-    """Limits for all peers together, for one address, and for one connection."""
+    """How many all peers together may have, each address (`per_address`), and each connection
+    (`per_connection`)."""
 
     all: int = required(1, COUNT_MAX)
     per_address: int = required(1, COUNT_MAX)

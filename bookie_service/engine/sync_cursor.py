@@ -100,6 +100,7 @@ class SyncCursors:
         self._cursors: OrderedDict[int, SyncCursor] = OrderedDict()
         """Cursors by ledger id; the one unused for longest comes first."""
         self._cursors_max = cursors_max
+        """The ledgers of which cursors are kept, at most."""
 
     def of(self, ledger_id: int) -> SyncCursor:
         """Return the cursor of a ledger that has accepted deferred adds."""

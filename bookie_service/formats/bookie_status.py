@@ -29,7 +29,9 @@ class BookieStatus:
     """Whether an operator made the bookie read-only, and since when (ms since 1970)."""
 
     is_read_only: bool
+    """False: an operator made it writable again, or never did otherwise."""
     changed_ms: int
+    """When an operator last changed it, in ms since 1970."""
 
 
 def encode_status(status: BookieStatus) -> bytes:

@@ -90,7 +90,9 @@ class LogHeader:
 
     version: int
     map_offset: int
+    """Where the ledgers map begins; 0: there is none."""
     map_ledgers: int
+    """How many ledgers the map has, and (`map_crc`) its CRC32C."""
     checksum_ok: bool | None
     map_crc: int = 0
 

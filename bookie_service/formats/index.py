@@ -69,7 +69,9 @@ class Layout:
 
     version: int
     slots_at: tuple[int, int]
+    """Both slots have the header. If one is torn, the other counts."""
     positions_at: int
+    """The position of entry n is 8 n bytes after it."""
 
     def position_at(self, entry_id: EntryIds) -> EntryIds:
         """Return the offset of an entry's position; of an array of entries, an array."""
@@ -104,7 +106,9 @@ class LedgerHeader:
 
     ledger_id: int
     generation: int
+    """How often the header was written: the newer of two has the higher one."""
     fenced: bool
+    """Whether ordinary adds are refused."""
     master_key: bytes = field(repr=False)
     explicit_lac: bytes = b""
     """The packet; b"": there is none."""

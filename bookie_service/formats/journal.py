@@ -117,6 +117,7 @@ class FileHeader:
 
     file_id: int
     previous_id: int
+    """The file before it in the chain, which ends at byte `previous_end`; 0: it is the first file."""
     previous_end: int
     allocated: int = 0
 
@@ -126,10 +127,14 @@ class RecordHeader:
     """A decoded record header of 48 bytes. The body is not checked yet."""
 
     kind: int
+    """A `RecordKind`, or a number that this version does not know."""
     body_bytes: int
     count: int
+    """How many things the body has."""
     synced: int
+    """Bytes of this file that were durable when the record was written."""
     body_crc: int
+    """CRC32C of the body."""
 
 
 def file_name(file_id: int) -> str:

@@ -38,6 +38,7 @@ class JournalPosition:
 
     file_id: int
     offset: int
+    """Every record before it in this file, and in earlier files, is meant."""
 
 
 NO_JOURNAL = JournalPosition(0, 0)

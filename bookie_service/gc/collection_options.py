@@ -23,8 +23,12 @@ class CollectionOptions:
     """
 
     interval_s: float = bounded(600.0, 1e-9, YEARS_S, "seconds")
+    """The pause between two passes."""
     overreplicated_interval_s: float = bounded(86_400.0, 0.0, YEARS_S, "seconds")
+    """At least this long lies between passes that also look for ledgers which other bookies hold; 0: only requested
+    ones do."""
     minor: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.2, 3600.0))
+    """Logs below this share of live bytes are rewritten often; `major`: logs below a higher share, seldom."""
     major: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.8, 86_400.0))
     deleted_share_max: float = bounded(0.2, 0.0, 1.0)
     entries_per_s: int = bounded(1000, 0, COUNT_MAX)

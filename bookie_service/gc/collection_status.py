@@ -42,21 +42,29 @@ class CollectionStatus:
     """
 
     is_forced: bool = False
+    """Whether the pass that runs was asked for."""
     compacting: str = ""
     minor_at_ms: int = 0
     major_at_ms: int = 0
     minor_count: int = 0
+    """Minor compactions that have ended. `major_count`: major ones."""
     major_count: int = 0
     passes: int = 0
+    """Passes that have ended."""
     deleted_ledgers: int = 0
+    """Ledgers that passes have dropped since the start."""
     deleted_bytes: int = 0
     compacted_bytes: int = 0
     logs: int = 0
     log_bytes: int = 0
     live_bytes: int = 0
     ledgers: int = 0
+    """Ledgers that the bookie had after the last pass."""
     usage_counts: tuple[int, ...] = (0,) * 10
     last_report: PassReport = field(default_factory=PassReport)
+    """What the last pass did."""
     is_suspended: bool = False
+    """Whether an operator suspended all passes. Those below: one kind of compaction alone."""
     is_minor_suspended: bool = False
+    """Whether an operator suspended minor compactions; `is_major_suspended`: major ones."""
     is_major_suspended: bool = False

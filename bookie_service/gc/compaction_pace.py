@@ -20,6 +20,7 @@ class PaceLimit:
 
     per_s: int
     counts_bytes: bool
+    """Whether `per_s` is a number of bytes."""
 
 
 class CompactionPace:

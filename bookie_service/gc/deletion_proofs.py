@@ -65,6 +65,7 @@ class DeletionProofs:
         self._index = index
         self._metadata_view = metadata_view
         self._share_max = deleted_share_max
+        """`CollectionOptions.deleted_share_max`. Constant."""
         self._apart = apart
         self._keep = keep
         self._clock_s = clock_s

@@ -86,12 +86,13 @@ class _Request:
 
     report: asyncio.Future[PassReport]
     major: bool
+    """Whether the caller allows a major compaction; `minor`: a minor one."""
     minor: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A log, and the new log with the entries that count; None: no entry counts."""
+    """`old_id`: a log; `new_id`: the new log with the entries that count; None: no entry counts."""
 
     old_id: int
     new_id: int | None

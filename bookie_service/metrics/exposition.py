@@ -87,6 +87,7 @@ class _Half:
         """`after`: the operation's own labels, which follow the others."""
         self._recorded = recorded
         self._unit = unit
+        """One unit of the output, in recorded units."""
         self._heads = [f'{name}{{success="{success}",quantile="{share}"{after}}} ' for share in QUANTILES]
         self._count_head = f'{name}_count{{success="{success}"{after}}} '
         self._sum_head = f'{name}_sum{{success="{success}"{after}}} '
@@ -113,6 +114,7 @@ class _Histogram:
         before = f"{own}," if own else ""
         bounds = [*(f"{bound / 1e6:.12g}" for bound in _BOUNDS_US), "+Inf"]
         self._heads = [f'{name}_bucket{{{before}le="{bound}"}} ' for bound in bounds]
+        """What precedes the number in the line of each bucket. Constant."""
         braces = f"{{{own}}}" if own else ""
         self._sum_head, self._count_head = f"{name}_sum{braces} ", f"{name}_count{braces} "
         self._last = (-1, -1)

@@ -26,7 +26,7 @@ PLAIN = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One number."""
+    """One number, the `value` at the time of the scrape."""
 
     value: float
     labels: Labels = field(default_factory=dict)
@@ -40,6 +40,7 @@ class Operation:
     """
 
     succeeded: Recorded
+    """Those of successful calls; `failed`: of the others."""
     failed: Recorded | None = None
     labels: Labels = field(default_factory=dict)
     unit: float = MS

@@ -61,9 +61,11 @@ class Adds(JudgedChange):
     bookie: Bookie
     client: BookieClient
     octets: np.ndarray
+    """The bytes that the requests came in: entries and master keys are read from there."""
     run: AddBatch
     """The adds that are not refused. Reduced by `keep`."""
     needed: int = field(init=False)
+    """The rights that the adds need. Set from their flags."""
 
     def __post_init__(self) -> None:
         self.needed = add_needs(is_recovery=bool(self.run.flags.item(0) & RECOVERY_ADD))
@@ -90,6 +92,7 @@ class AllowedSingleAdd(StateChange):
     bookie: Bookie
     client: BookieClient
     octets: np.ndarray
+    """The bytes that the request came in."""
     add: SingleAdd
 
     def perform(self) -> int | None:
@@ -104,6 +107,7 @@ class FencingRead(JudgedChange):
     client: BookieClient
     ledger_id: int
     key: bytes
+    """The ledger's master key, as the client gave it."""
     reading: Reading
 
     needed = FENCE | READ
@@ -128,7 +132,9 @@ class LedgerChange(JudgedChange):
     client: BookieClient
     ledger_id: int
     change: Callable[[Callable[[Status], Parts]], int | None]
+    """Submits the request, and returns what `perform` returns. It is given what encodes the response to a status."""
     answer: Callable[[int], bytes]
+    """Encodes the response to a status."""
 
     needed = WRITE
 

@@ -115,8 +115,10 @@ class Connection:
         self.address = address
         """The address of the peer's machine. Constant."""
         self._bookie, self._turns, self._options = parts.bookie, parts.turns, parts.options
+        """Limits of this connection. These three, and the parts below, are those of `ConnectionParts`. Constant."""
         self._tls, self._authentication, self._authorization = parts.tls, parts.authentication, parts.authorization
         self._rights = None if parts.authorization is None else parts.authorization.enter(self)
+        """Judges the peer's requests; None: every request is allowed. Constant."""
         self._events = parts.events
         self._memory_budget = memory_budget = parts.memory_budget
         self._deadlines = Deadlines(parts.options, memory_budget.loop.time())

@@ -17,10 +17,13 @@ class ConnectionOptions:
     """
 
     frame_bytes_max: int = bounded(FRAME_BYTES_MAX, 1024, 64 * 1024 * 1024, "bytes")
+    """A client that announces a larger frame is disconnected."""
     stalled_s_max: float = bounded(60.0, 0.001, YEARS_S, "seconds")
     frame_s_max: float = bounded(60.0, 0.001, YEARS_S, "seconds")
     no_delay: bool = True
+    """TCP_NODELAY: small responses are sent at once."""
     keep_alive: bool = True
+    """SO_KEEPALIVE: the kernel notices a peer that is gone."""
 
     def __post_init__(self) -> None:
         check(self)

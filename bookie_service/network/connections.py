@@ -124,6 +124,7 @@ class Connections:
         """
         self._limits = limits
         self._share, self._for_clients = limits.share, limits.for_clients
+        """These two of the limits, which each new connection needs. Constant."""
         self._bookies = bookies
         self._find_owed = owed
         self._on_failure = on_failure

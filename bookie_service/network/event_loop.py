@@ -78,10 +78,13 @@ class TurnRecorder(TurnSelector):
         self._processor_at = time.thread_time()
         """The processor time at the beginning of the turn."""
         self._loop_thread = threading.get_ident()
+        """The thread whose stack is reported: the event loop's. Constant."""
         self._is_in_turn = False
         """Whether a turn is in progress."""
         self._closing = threading.Event()
+        """Set by `close`: ends the reporter's thread."""
         self._reporter = threading.Thread(target=self._report_slow_turns, name="slow-turns", daemon=True)
+        """Looks several times in `slow_s` whether a turn is slow."""
         self._reporter.start()
 
     def select(self, timeout: float | None = None) -> Any:

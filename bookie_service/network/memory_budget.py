@@ -100,7 +100,9 @@ class MemoryBudget:
     def __init__(self, loop: asyncio.AbstractEventLoop, received_bytes_max: int, reply_bytes_max: int) -> None:
         self.loop = loop
         self.received = Budget(received_bytes_max)
+        """Memory for requests that came and are not answered; its limit is for all connections together."""
         self.replies = Budget(reply_bytes_max)
+        """The same for responses that the peers have not taken."""
         self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
         """All connections receive into it. Its bytes are valid until the next step of the event loop."""
         self.memory = ReusedMemory()
@@ -243,5 +245,8 @@ class MemoryBudget:
 @dataclass(frozen=True, slots=True)
 class _Wait:
     wanted: int
+    """Bytes for which there must be room."""
     counted: int
+    """Bytes that the connection holds meanwhile."""
     since: float
+    """When it began to wait, by the event loop's clock."""

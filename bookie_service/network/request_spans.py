@@ -150,6 +150,7 @@ class TracedReads:
     encoder: ReadResponseEncoder
     caller: CallerSpan
     facts: dict[str, str | int]
+    """The attributes of the span, by name."""
     progress: _Progress = field(default_factory=lambda: _Progress(0))
 
     @classmethod

@@ -39,6 +39,7 @@ class RequestStream(ABC):
         self._client = client
         self._rights = rights
         self._count = count
+        """How many requests the receive buffer has. Constant."""
         self._row = 0
         """The next request. Requests before it were accepted."""
         self._reading: Reading | None = None

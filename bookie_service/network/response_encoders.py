@@ -59,6 +59,7 @@ class V3Responses:
 
     txn_ids: np.ndarray
     wants_lac: bool = True
+    """Whether responses with entries carry the ledger's LAC; those to fencing reads do not."""
 
     def added(
         self,
@@ -94,6 +95,7 @@ class V3SingleRead:
 
     txn_id: bytes
     wants_lac: bool
+    """As in `V3Responses`."""
 
     def found(self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None) -> bytes:
         start = entries.starts.item(0)

@@ -79,11 +79,13 @@ class TlsSocket:
         self._on_secured = on_secured
         """Called once the handshake is complete. `close` replaces it."""
         self._incoming = ssl.MemoryBIO()
+        """Ciphertext from the socket that is not decrypted yet."""
         self._ends = RecordEnds()
         """Where the records that were received for decryption end."""
         self._has_whole_records = False
         """Whether the last call left whole records in `_incoming`."""
         self._outgoing = ssl.MemoryBIO()
+        """What OpenSSL has encrypted; `_unsent` takes it at once."""
         self._context = context
         self._tls: Any = None
         """An `ssl.SSLObject`; None: the first step of the handshake has not been taken."""

@@ -28,8 +28,11 @@ class BatchRead(Reading):
     ledger_id: int
     first_entry: int
     request_id: int
+    """The client's number, which the response repeats."""
     count_max: int
+    """The most entries of the response; 0 or less: any number."""
     bytes_max: int
+    """About the most bytes of the response, which has one entry at least if the bookie has the first one."""
     is_answered: bool = False
     """Whether the response was sent. Set once."""
 

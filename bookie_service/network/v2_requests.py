@@ -49,6 +49,7 @@ class V2RequestStream(RequestStream):
         count = len(table.starts)
         super().__init__(bookie, client, count, rights)
         self._ends = [count]
+        """Where the runs of requests with one version, opcode and flags end. Constant."""
         if count > 1:
             kinds = requests.words >> 16
             breaks = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1

@@ -42,10 +42,12 @@ class LongPollRead(Poll):
         self.client = client
         self.ledger_id = request.readRequest.ledgerId
         self.previous_lac = request.readRequest.previousLAC
+        """The LAC that the client has. The read waits until there is a higher one."""
         self._polls = polls
         self._request = request
         self._read = request.readRequest
         self._is_piggyback = self._read.flag == protocol.ReadRequest.ENTRY_PIGGYBACK and self._read.HasField("flag")
+        """Whether the response also carries the entry that the request names. Constant."""
         self._lac = NO_ENTRY
         """The LAC of the response. It rises while the read waits."""
         self._advanced: int | None = None
@@ -153,6 +155,7 @@ class _PiggybackResponses:
     def __init__(self, request: protocol.Request, found: dict[str, int], on_failure: Callable[[], None]) -> None:
         self._request = request
         self._found = found
+        """The fields of the response that do not depend on the entry, by name."""
         self._on_failure = on_failure
 
     def found(self, row: int, ledger_ids: np.ndarray, entries: PlacedEntries, lacs: np.ndarray | None) -> bytes:

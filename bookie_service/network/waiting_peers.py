@@ -24,7 +24,7 @@ class WaitingPeers:
     """Connections whose peers owe one kind of step. For one event loop."""
 
     def __init__(self, what: str, all_max: tuple[str, int], per_address_max: tuple[str, int]) -> None:
-        """`what`: the step, for messages. Each limit is a pair of the name of its key and its value."""
+        """`what`: the step, for messages. all_max, per_address_max: the name of a limit's key, and its value."""
         self._what = what
         self._all_max = all_max
         self._per_address_max = per_address_max

@@ -25,6 +25,7 @@ class AuditRecord:
 
     number: int
     at_ms: int
+    """When it was made, in ms since 1970."""
     who: str
     change: str
 

@@ -80,6 +80,7 @@ class RulesFollower:
         self._source = source
         self.authorization = authorization
         self._reading = asyncio.Lock()
+        """Held while the file is read and its rules are put in force."""
         self._task: asyncio.Task[None] | None = None
         """Checks the file at intervals; None before `start`."""
 

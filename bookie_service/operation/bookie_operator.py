@@ -80,23 +80,33 @@ class BookieState:
     """
 
     id: str
+    """The bookie's id."""
     version: str
     pid: int
+    """The process, and when it started: `started_ms`, since 1970."""
     started_ms: int
     phase: str
     registered: bool
+    """Whether clients can find it: its node in the metadata store exists."""
     read_only: bool
+    """Whether it refuses ordinary adds."""
     reason: str
     set_by_operator: bool
     plan: str
     takes_recovery_adds: bool
+    """Whether it has room for the adds of recoveries."""
     connections: int
+    """How many clients are connected."""
     limbo_ledgers: int
     free_bytes: int
+    """Free space for its ledgers, of `total_bytes` in all."""
     total_bytes: int
     directories: tuple[DirectoryUsage, ...]
+    """How full each ledger and journal directory is."""
     compaction_suspended: tuple[str, ...]
+    """The kinds of compaction that an operator suspended: "minor", "major"."""
     collection_suspended: bool
+    """Whether an operator suspended garbage collection."""
     log_level: str
 
 
@@ -114,7 +124,9 @@ class BookieOperator:
         self._registration: Registered | None = None
         """The registration; None until `serve`."""
         self._started_ms = wall_clock_ms()
+        """When it was made, in ms since 1970. Constant."""
         self._changing = asyncio.Lock()
+        """Held while the mode of the bookie is changed and recorded."""
         self._plan: BookiePlan | None = None
         """The plan for this bookie that was last followed; None: there is none."""
         self.on_restart: Callable[[], None] = lambda: None

@@ -39,7 +39,9 @@ class Reloaded:
     """The result of reading the configuration again: live keys that changed, and others, which need a restart."""
 
     changed: Mapping[str, tuple[str, str]]
+    """The old and the new value of each."""
     need_restart: tuple[str, ...]
+    """Their names."""
 
 
 class LiveKeys:

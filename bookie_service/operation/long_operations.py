@@ -74,6 +74,7 @@ class LongOperations:
         self._process = secrets.token_hex(4)
         """A part of each id."""
         self._numbers = itertools.count(1)
+        """The other part of each id."""
         self._lanes: dict[str, asyncio.Lock] = {}
         """A lock for each lane, which its running operation holds."""
         self._tasks: set[asyncio.Task[None]] = set()

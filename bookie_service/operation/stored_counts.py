@@ -26,6 +26,7 @@ class StoredCounts:
         self._due_s = 0.0
         """When the counts are next due, by `clock_s`."""
         self._counting = asyncio.Lock()
+        """Held while a thread counts: one count at a time."""
         self.ledgers = self.entries = 0
         """How many ledgers and entries the last count found."""
 

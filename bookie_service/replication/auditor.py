@@ -38,13 +38,17 @@ class Auditor:
     def __init__(self, cluster: ClusterParts, who: str, options: AuditOptions) -> None:
         """`who`: the name of this process in the election."""
         self._context = cluster.context
+        """This, and the parts below that are not made here, are the cluster's. Constant."""
         self._tree = cluster.tree
         self._store = cluster.store
         self._election = AuditorElection(cluster.tree, cluster.uri, who)
         self._plans = cluster.plans()
+        """Plans of operators: bookies in maintenance are not lost. Constant."""
         self._unexpected = cluster.unexpected
+        """Reports errors of our own, one of each kind. Constant."""
         self._options = options
         self._wake = asyncio.Event()
+        """Set when something may have changed that an audit depends on."""
         self._lost = LostBookies()
         """Which bookies are lost, as known since this process was elected."""
         self._was_elected = False

@@ -48,6 +48,7 @@ class AutoRecovery:
     def __init__(self, cluster: Cluster, who: str, options: AutoRecoveryOptions) -> None:
         self._cluster = cluster
         self._who = who
+        """The name of this process in the election and in locks."""
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
         """The tasks of auditor and worker; empty before `start`."""

@@ -53,9 +53,13 @@ class ClusterInfo:
     """A summary of a cluster, with Apache's names."""
 
     auditor_id: str
+    """The elected auditor; "": there is none."""
     is_auto_recovery_enabled: bool
+    """Whether no operator has turned repair off."""
     is_underreplicated: bool
+    """Whether a ledger is on the list."""
     bookies: int
+    """How many have a cookie; `writable`, `read_only`: how many are registered so."""
     writable: int
     read_only: int
 
@@ -66,6 +70,7 @@ class ClusterCommands:
     def __init__(self, uri: str, who: str, options: AutoRecoveryOptions) -> None:
         """`who`: the name of this process in locks."""
         self._uri = uri
+        """The metadata URI of the cluster."""
         self._who = who
         self._options = options
         self._cluster: Cluster | None = None

@@ -71,6 +71,7 @@ class DrainPreview:
 
     ledgers: int
     fragments: int
+    """The fragments that name the bookie, of the `ledgers` that have one."""
     bytes: int
     growing: int
     without_spare: int
@@ -92,6 +93,7 @@ class DrainProgress:
 
     ledgers: int = 0
     ledgers_left: int = 0
+    """Those that still name the bookie, and about how many bytes are to be copied (`bytes_left`)."""
     bytes: int = 0
     bytes_left: int = 0
     copied_bytes: int = 0
@@ -121,6 +123,7 @@ class Drain:
         self._options = options.repair
         self._report = report
         self._closes_open = closes_open
+        """Whether open ledgers whose writers are gone are recovered and closed."""
         self._plans = cluster.plans()
         self._budget = CopyBudget.of(self._options)
         self._targets = RepairTargets(cluster.context.random)

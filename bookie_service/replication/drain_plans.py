@@ -29,6 +29,7 @@ class BegunDrain:
 
     plan: BookiePlan
     is_new: bool
+    """Whether it was begun now."""
 
 
 async def begin(cluster: RepairedCluster, bookie: str, who: str, reason: str = "", bytes_per_s: int = 0) -> BegunDrain:

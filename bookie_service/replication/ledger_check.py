@@ -48,6 +48,7 @@ class Lack:
     bookie: str
     copies: int
     first_missing: int
+    """The first entry whose copy is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class LedgerCheck:
         self._share = share
         self._blames_silent = blames_silent
         self._password = password
+        """For ledgers whose metadata contain no password."""
         self._unexpected = unexpected
         self.ledgers = 0
         """How many ledgers were checked. Only grows."""

@@ -49,6 +49,7 @@ class CheckResult:
 
     ledgers: int
     underreplicated: int
+    """How many of the checked `ledgers` lack something."""
     missing_entries: int
     missing_copies: int
     unreadable: int
@@ -125,6 +126,7 @@ class Skips:
 
     open: bool = False
     failing: bool = False
+    """Whether the second kind is left."""
 
 
 NO_SKIPS = Skips()

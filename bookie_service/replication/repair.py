@@ -87,6 +87,7 @@ class CopyEntries:
     fragment: Fragment
     end_entry: int
     copies: tuple[SlotCopy, ...]
+    """What each slot's new bookie must get."""
 
 
 @dataclass(frozen=True, slots=True)

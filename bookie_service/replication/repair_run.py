@@ -42,6 +42,7 @@ class RepairRun:
         self._context = context
         self._core = core
         self._registered = registered
+        """The bookies that were registered when the repair began; others count as lost."""
         self._fallback_password = password
         self._budget = budget
         self._copied_bytes = 0

@@ -95,9 +95,11 @@ class ReplicationWorker:
 
         `reports`: where `run` reports its work, and finds the rate that an operator set; None: nowhere."""
         self._context = cluster.context
+        """This, and the three below, are the cluster's. Constant."""
         self._tree = cluster.tree
         self._store = cluster.store
         self._unexpected = cluster.unexpected
+        """Reports errors of our own, one of each kind. Constant."""
         self._who = who
         self._options = options
         """The options in force. Replaced by `set_options`."""
@@ -107,6 +109,7 @@ class ReplicationWorker:
         self._deferred: dict[int, _Deferred] = {}
         """Listed ledgers that are tried again later, by id; at most DEFERRED_MAX."""
         self._wake = asyncio.Event()
+        """Set when the list of ledgers changes."""
         self.repaired = 0
         """How many ledgers were repaired since the start. Only grows."""
         self.copied_bytes = 0

@@ -36,6 +36,7 @@ class BoundAddress:
     """A bound socket that does not listen yet, the advertised address, and the bookie's id."""
 
     listener: socket.socket
+    """The socket."""
     host: str
     port: int
     bookie_id: str

@@ -153,9 +153,11 @@ class Configuration:
     address: AddressOptions
     metadata_uri: MetadataUri
     zookeeper: ZooKeeperOptions
+    """TLS and login of the connection to the metadata store."""
     service: ServiceOptions
     auto_recovery: AutoRecoveryOptions
     runs_auto_recovery: bool
+    """Whether the bookie's process also has an auditor and a worker."""
     http: HttpOptions
     keeps_status: bool
     unused_keys: tuple[str, ...]

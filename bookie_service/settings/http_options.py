@@ -23,7 +23,9 @@ class HttpLimits:
     """
 
     connections: int = bounded(64, 1, COUNT_MAX)
+    """Connections that may be open at the same time."""
     head_bytes: int = bounded(16 * 1024, 1024, BYTES_MAX, "bytes")
+    """The longest first line and headers of a request; `body_bytes`: the longest body."""
     body_bytes: int = bounded(256 * 1024, 1024, BYTES_MAX, "bytes")
     idle_s: float = bounded(15.0, 0.001, YEARS_S, "seconds")
     handshake_s: float = bounded(10.0, 0.001, YEARS_S, "seconds")
@@ -48,6 +50,7 @@ class HttpOptions:
     port: int = bounded(8080, 0, PORT_MAX)
     serves_metrics: bool = False
     metrics_host: str = THIS_HOST
+    """Where the metrics have a port of their own: `metrics_port`."""
     metrics_port: int = bounded(8000, 0, PORT_MAX)
     limits: HttpLimits = field(default_factory=HttpLimits)
     access_file: str | None = None

@@ -32,6 +32,7 @@ class _Used:
 
     what: str
     number: int
+    """The instance that uses it."""
 
 
 def instance_settings(values: Mapping[str, str], number: int, count: int) -> dict[str, str]:

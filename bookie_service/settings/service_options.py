@@ -32,10 +32,13 @@ class AddressOptions:
     port: int = bounded(3181, 0, PORT_MAX)
     bookie_id: str | None = None
     advertised_address: str | None = None
+    """The name or IP address that clients connect to; None: the one that the bookie listens at."""
     listening_interface: str | None = None
     interface_as_given: str | None = None
     allow_loopback: bool = False
+    """Whether the bookie may be registered under an address that only this host reaches."""
     use_host_name: bool = False
+    """Whether the id has the host's name, instead of its address; `use_short_host_name`: without the domain."""
     use_short_host_name: bool = False
 
     def __post_init__(self) -> None:
@@ -59,13 +62,18 @@ class ServiceOptions:
     """
 
     journal_directories: Sequence[str]
+    """In order: ledger n uses number n mod their count."""
     ledger_directories: Sequence[str]
+    """In order, which is part of the bookie's cookie."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     received_bytes_max: int = bounded(128 * 1024 * 1024, 1, BYTES_MAX, "bytes")
     reply_bytes_max: int = bounded(256 * 1024 * 1024, 1024 * 1024, BYTES_MAX, "bytes")
     checkpoint_interval_s: float = bounded(10.0, 0.001, YEARS_S, "seconds")
+    """The time between two flushes of the write cache, unless it is full before."""
     fetch_threads: int = bounded(8, 1, 1024)
+    """Threads that read entry logs from disk."""
     local_reads: bool = True
+    """Whether clients on this host may read entry logs themselves."""
     local_readers: frozenset[int] = frozenset()
     statistics: bool = True
     statistics_window_s: float = bounded(60.0, 0.001, YEARS_S, "seconds")

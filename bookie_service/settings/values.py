@@ -68,6 +68,7 @@ class Setting:
     default: str
     unit: str = ""
     least: float | None = None
+    """The bounds are `least` and `most`; None: there is none."""
     most: float | None = None
     raises: bool = False
     lowers: bool = False
@@ -117,6 +118,7 @@ class Values:
     def __init__(self, values: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
         self._values = values
         self._environment = environment
+        """Variables that values may refer to."""
         self.asked: dict[str, Setting] = {}
         """The keys that were read, with their settings."""
         self.notes: list[str] = []

@@ -29,7 +29,7 @@ _INDEX_BYTES_MIN = 100 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileSystemSpace:
-    """The file system of a directory. `device` identifies it; sizes are in bytes.
+    """The file system of a directory. `device` identifies it; `total_bytes` is its size.
 
     free_bytes: space that this process may still use; space reserved for root does not count.
     """
@@ -70,8 +70,11 @@ class DiskLimits:
     """
 
     full_share: float = bounded(0.95, 0.0, 1.0)
+    """Above this used share a directory takes no entries."""
     warn_share: float = bounded(0.90, 0.0, 1.0)
+    """Above it the bookie warns."""
     low_share: float = bounded(0.95, 0.0, 1.0)
+    """A full directory is full until its used share is below this."""
     any_full: bool = False
     high_priority_bytes_min: int | None = bounded(None, 0, BYTES_MAX, "bytes")
     new_index_bytes_min: int | None = bounded(None, 0, BYTES_MAX, "bytes")
@@ -102,6 +105,7 @@ class DiskFacts:
     """
 
     ledgers: Mapping[str, FileSystemSpace]
+    """By ledger directory. `journals`: by journal directory."""
     journals: Mapping[str, FileSystemSpace]
     waiting_bytes: int = 0
     is_stuck: bool = False

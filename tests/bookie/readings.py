@@ -105,9 +105,9 @@ class Bench:
         limits = self.limits
         limits = TurnLimits(*[limits.requests, limits.seconds, 512] * 2, shared_seconds=0.0)
         self.turns = Turns(lambda _, callback: self.queue.append(callback), lambda: 0.0, limits)
-        self.reads = Reads(self.view, self._fetch, self.turns, self._note_room)
+        self.reads = Reads(self.view, self.fetch, self.turns, self._note_room)
 
-    def _fetch(self, place: FileRange, callback: Callable[[Fetched], None]) -> None:
+    def fetch(self, place: FileRange, callback: Callable[[Fetched], None]) -> None:
         self.fetches.append((place, callback))
 
     def _note_room(self) -> None:

@@ -165,6 +165,11 @@ class Peer:
         self._file.close()
         self.socket.close()
 
+    def go_on_over(self, secured: socket.socket) -> None:
+        """Use another socket from now on: TLS over the one before."""
+        self._file.close()
+        self.socket, self._file = secured, secured.makefile("rb")
+
     def send(self, data: bytes | memoryview) -> None:
         self.socket.sendall(data)
 

@@ -15,31 +15,31 @@ from bookie_service.gc.collection_status import PassReport
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.gc.query_pace import QueryPace
 from bookie_service.storage.disks import DiskRoom
-from tests.bookie.collector_tasks import SELDOM, Task, with_task
+from tests.bookie.bench_collectors import SELDOM, BenchCollector, two_ledgers, with_collector
 from tests.simulation.virtual_loop import run_in_virtual_time
 
 
 def test_requested_pass_is_a_forced_one_and_its_report_goes_to_every_caller(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(task: Task) -> None:
-        task.bench.delete(1)
+    async def test(gc: BenchCollector) -> None:
+        gc.bench.delete(1)
         with caplog.at_level(logging.INFO):
-            reports = await asyncio.gather(*(task.collector.collect() for _ in range(3)))
+            reports = await asyncio.gather(*(gc.collector.collect() for _ in range(3)))
             assert {(it.dropped_ledgers, it.removed_logs) for it in reports} == {(1, 1)}
-            assert task.flushes == 1
-            assert task.dropped == [1]
+            assert gc.flushes == 1
+            assert gc.dropped == [1]
             assert caplog.text.count("garbage collection: ") == 1
-            assert (await task.collector.collect()) == PassReport()
+            assert (await gc.collector.collect()) == PassReport()
         assert caplog.text.count("garbage collection: ") == 2, "the caller learns that nothing was to be done"
 
-    with_task(tmp_path, test)
+    with_collector(two_ledgers(tmp_path), SELDOM, test, starts=True)
 
 
 def test_pass_that_comes_by_itself_says_nothing_where_there_was_nothing_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(task: Task) -> None:
+    async def test(gc: BenchCollector) -> None:
         listings = 0
         listed = asyncio.Event()
 
@@ -49,83 +49,83 @@ def test_pass_that_comes_by_itself_says_nothing_where_there_was_nothing_to_do(
             if listings == 2:
                 listed.set()
 
-        task.bench.cluster.before_listing = count
+        gc.bench.cluster.before_listing = count
         with caplog.at_level(logging.INFO):
-            task.collector.hurry()
+            gc.collector.hurry()
             while listings < 1:
                 await asyncio.sleep(0.001)
-            task.collector.hurry()
+            gc.collector.hurry()
             await listed.wait()
-        assert task.flushes == 0
+        assert gc.flushes == 0
         assert "garbage collection: " not in caplog.text
 
-    with_task(tmp_path, test)
+    with_collector(two_ledgers(tmp_path), SELDOM, test, starts=True)
 
 
 def test_caller_that_went_away_does_not_stop_the_collector(tmp_path: Path) -> None:
-    async def test(task: Task) -> None:
-        gone = asyncio.ensure_future(task.collector.collect())
+    async def test(gc: BenchCollector) -> None:
+        gone = asyncio.ensure_future(gc.collector.collect())
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        assert isinstance(await task.collector.collect(), PassReport)
-        assert task.failures == []
+        assert isinstance(await gc.collector.collect(), PassReport)
+        assert gc.failures == []
 
-    with_task(tmp_path, test)
+    with_collector(two_ledgers(tmp_path), SELDOM, test, starts=True)
 
 
 def test_error_of_a_pass_ends_the_process_and_reaches_waiting_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(task: Task) -> None:
+    async def test(gc: BenchCollector) -> None:
         def fail() -> None:
             raise OSError(5, "Input/output error", "an index file")
 
-        monkeypatch.setattr(task.bench.store, "seal_logs", fail)
+        monkeypatch.setattr(gc.bench.store, "seal_logs", fail)
         with pytest.raises(BookKeeperError, match="failed, which ends the bookie") as caught:
-            await task.collector.collect()
+            await gc.collector.collect()
         assert "an index file" in str(caught.value)
-        assert [error.filename for error in task.failures] == ["an index file"]
+        assert [error.filename for error in gc.failures] == ["an index file"]
 
-    with_task(tmp_path, test)
+    with_collector(two_ledgers(tmp_path), SELDOM, test, starts=True)
 
 
 def test_stop_fails_the_callers_that_wait_and_is_not_a_failure_of_the_bookie(tmp_path: Path) -> None:
     """It was one when a pass was asked for in the same turn of the event loop: the bookie ended with an error."""
 
-    async def test(task: Task) -> None:
-        waiting = [asyncio.ensure_future(task.collector.collect()) for _ in range(2)]
+    async def test(gc: BenchCollector) -> None:
+        waiting = [asyncio.ensure_future(gc.collector.collect()) for _ in range(2)]
         await asyncio.sleep(0)
-        await task.collector.stop()
+        await gc.collector.stop()
         for each in waiting:
             with pytest.raises(BookKeeperError, match="stopped before garbage was collected"):
                 await each
-        assert task.failures == []
+        assert gc.failures == []
 
-    with_task(tmp_path, test)
+    with_collector(two_ledgers(tmp_path), SELDOM, test, starts=True)
 
 
 def test_stop_of_a_collector_that_never_started_returns(tmp_path: Path) -> None:
-    async def test(task: Task) -> None:
-        task.collector.abandon()
+    async def test(gc: BenchCollector) -> None:
+        gc.collector.abandon()
 
-    with_task(tmp_path, test, start=False)
+    with_collector(two_ledgers(tmp_path), SELDOM, test)
 
 
 @pytest.mark.parametrize(("room", "flushes"), [(DiskRoom.ENOUGH, 1), (DiskRoom.SCARCE, 1), (DiskRoom.FULL, 0)])
 def test_forced_pass_flushes_and_seals_unless_the_disks_are_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: DiskRoom, flushes: int
 ) -> None:
-    async def test(task: Task) -> None:
-        task.room = room
+    async def test(gc: BenchCollector) -> None:
+        gc.room = room
         sealed: list[None] = []
-        monkeypatch.setattr(task.bench.store, "seal_logs", lambda: sealed.append(None))
-        await task.collector.run_pass(is_forced=True)
-        assert (task.flushes, len(sealed)) == (flushes, flushes)
-        await task.collector.run_pass(is_forced=False)
-        assert (task.flushes, len(sealed)) == (flushes, flushes)
+        monkeypatch.setattr(gc.bench.store, "seal_logs", lambda: sealed.append(None))
+        await gc.collector.run_pass(is_forced=True)
+        assert (gc.flushes, len(sealed)) == (flushes, flushes)
+        await gc.collector.run_pass(is_forced=False)
+        assert (gc.flushes, len(sealed)) == (flushes, flushes)
 
-    with_task(tmp_path, test, start=False)
+    with_collector(two_ledgers(tmp_path), SELDOM, test)
 
 
 @pytest.mark.parametrize(
@@ -138,47 +138,48 @@ def test_forced_pass_flushes_and_seals_unless_the_disks_are_full(
     ],
 )
 def test_forced_pass_compacts_as_requested(tmp_path: Path, may: dict[str, bool], counts: tuple[int, int]) -> None:
-    async def test(task: Task) -> None:
-        await task.collector.collect(**may)
-        status = task.collector.status
+    async def test(gc: BenchCollector) -> None:
+        await gc.collector.collect(**may)
+        status = gc.collector.status
         assert (status.minor_count, status.major_count) == counts
 
-    with_task(tmp_path, test)
+    with_collector(two_ledgers(tmp_path), SELDOM, test, starts=True)
 
 
 def test_ledgers_of_other_bookies_are_looked_for_when_it_is_due_or_asked_for(tmp_path: Path) -> None:
-    async def test(task: Task) -> None:
-        task.bench.cluster.on_other_bookies = {1}
-        task.bench.flush()
-        assert (await task.collector.run_pass(is_forced=False)).dropped_ledgers == 0
-        assert (await task.collector.run_pass(is_forced=True)).dropped_ledgers == 1
+    async def test(gc: BenchCollector) -> None:
+        gc.bench.cluster.on_other_bookies = {1}
+        gc.bench.flush()
+        assert (await gc.collector.run_pass(is_forced=False)).dropped_ledgers == 0
+        assert (await gc.collector.run_pass(is_forced=True)).dropped_ledgers == 1
 
-    with_task(tmp_path / "seldom", test, replace(SELDOM, overreplicated_interval_s=3600.0), start=False)
+    with_collector(two_ledgers(tmp_path / "seldom"), replace(SELDOM, overreplicated_interval_s=3600.0), test)
 
-    async def due(task: Task) -> None:
-        task.bench.cluster.on_other_bookies = {1}
-        task.bench.flush()
-        assert (await task.collector.run_pass(is_forced=False)).dropped_ledgers == 1
+    async def due(gc: BenchCollector) -> None:
+        gc.now_s = 10.0
+        gc.bench.cluster.on_other_bookies = {1}
+        gc.bench.flush()
+        assert (await gc.collector.run_pass(is_forced=False)).dropped_ledgers == 1
 
-    with_task(tmp_path / "due", due, replace(SELDOM, overreplicated_interval_s=1e-9), start=False)
+    with_collector(two_ledgers(tmp_path / "due"), replace(SELDOM, overreplicated_interval_s=10.0), due)
 
-    async def never(task: Task) -> None:
-        task.bench.cluster.on_other_bookies = {1}
-        task.bench.flush()
-        assert (await task.collector.run_pass(is_forced=False)).dropped_ledgers == 0
+    async def never(gc: BenchCollector) -> None:
+        gc.bench.cluster.on_other_bookies = {1}
+        gc.bench.flush()
+        assert (await gc.collector.run_pass(is_forced=False)).dropped_ledgers == 0
 
-    with_task(tmp_path / "never", never, replace(SELDOM, overreplicated_interval_s=0.0), start=False)
+    with_collector(two_ledgers(tmp_path / "never"), replace(SELDOM, overreplicated_interval_s=0.0), never)
 
 
 def test_metadata_store_that_fails_drops_nothing_and_dead_logs_still_go(tmp_path: Path) -> None:
-    async def test(task: Task) -> None:
-        task.bench.drop(1)
-        task.bench.cluster.failure = MetadataError("the metadata store is away")
-        report = await task.collector.run_pass(is_forced=True)
+    async def test(gc: BenchCollector) -> None:
+        gc.bench.drop(1)
+        gc.bench.cluster.failure = MetadataError("the metadata store is away")
+        report = await gc.collector.run_pass(is_forced=True)
         assert (report.dropped_ledgers, report.removed_logs) == (0, 1)
         assert "the metadata store is away" in report.kept_because
 
-    with_task(tmp_path, test, start=False)
+    with_collector(two_ledgers(tmp_path), SELDOM, test)
 
 
 def test_queries_to_the_metadata_store_keep_to_a_limit_that_may_change() -> None:

@@ -47,7 +47,7 @@ class Counted:
         self.status = Status.EOK
         """Whether the peer may read."""
         view, turns = self.bench.view, self.bench.turns
-        self.reads = Reads(view, self.bench._fetch, turns, lambda: None, self.times)
+        self.reads = Reads(view, self.bench.fetch, turns, lambda: None, self.times)
         few = ShareLimits(1, 1, 1)
         self.polls = LongPolls(few, 60.0, view.lac_at_hand, self.reads, turns, lambda *_: self.status)
         self.steps: list[tuple[Callable[[], StepReport], Callable[[StepReport], None]]] = []

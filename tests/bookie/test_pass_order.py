@@ -20,7 +20,7 @@ from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
-from tests.bookie.clocked_passes import OFTEN, Clocked, with_collector
+from tests.bookie.bench_collectors import OFTEN, BenchCollector, with_collector
 from tests.bookie.collecting import KEY, STORE_OPTIONS, UNLIMITED, Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.items import item
@@ -106,16 +106,16 @@ def test_compaction_ends_at_exactly_its_time(tmp_path: Path) -> None:
         bench.drop(10, 20)
 
         async def test(
-            clocked: Clocked, files: FaultyFiles = files, seconds: float = seconds, compacted: int = compacted
+            gc: BenchCollector, files: FaultyFiles = files, seconds: float = seconds, compacted: int = compacted
         ) -> None:
             def pass_time(operation: str, path: str) -> bool:
                 if operation == "create" and path.endswith(SUFFIX):
-                    clocked.now_s = 1000 + seconds
+                    gc.now_s = 1000 + seconds
                 return False
 
-            clocked.now_s = 1000
+            gc.now_s = 1000
             files.fault = pass_time
-            report = await clocked.collector.run_pass(is_forced=True)
+            report = await gc.collector.run_pass(is_forced=True)
             assert report.compacted_logs == compacted
             assert ("left for the next compaction after 10 s" in report.kept_because) == (compacted == 1)
 
@@ -130,9 +130,9 @@ def test_bytes_of_removed_and_of_rewritten_logs_are_counted_apart(tmp_path: Path
     bench.drop(3)
     item_bytes = 4 + 16 + 100
 
-    async def test(clocked: Clocked) -> None:
-        report = await clocked.collector.run_pass(is_forced=True)
-        status = clocked.collector.status
+    async def test(gc: BenchCollector) -> None:
+        report = await gc.collector.run_pass(is_forced=True)
+        status = gc.collector.status
         assert (report.removed_logs, report.compacted_logs) == (1, 1)
         assert (status.deleted_bytes, status.compacted_bytes) == (10 * item_bytes, 20 * item_bytes)
         assert report.freed_bytes == 30 * item_bytes

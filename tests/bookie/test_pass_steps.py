@@ -18,7 +18,7 @@ from bookie_service.formats.compaction import SUFFIX
 from bookie_service.gc.garbage_collector import SUSPENDED, GarbageCollector
 from bookie_service.gc.gc_policy import OFF, CompactionLevel
 from bookie_service.storage.disks import DiskRoom
-from tests.bookie.clocked_passes import MAJOR, MINOR, OFTEN, Clocked, with_collector
+from tests.bookie.bench_collectors import MAJOR, MINOR, OFTEN, BenchCollector, with_collector
 from tests.bookie.collecting import UNLIMITED, Bench, FakeCluster
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.storage_edges import half_live
@@ -32,11 +32,11 @@ def due(collector: GarbageCollector) -> CompactionLevel:
 
 
 def test_compactions_come_at_their_intervals_and_a_major_one_counts_as_a_minor_one(tmp_path: Path) -> None:
-    async def test(clocked: Clocked) -> None:
+    async def test(gc: BenchCollector) -> None:
         found = []
         for now_s in (9.9, 10, 15, 19.9, 20, 99, 100, 109.9, 110, 199.9, 200):
-            clocked.now_s = now_s
-            found.append((now_s, due(clocked.collector)))
+            gc.now_s = now_s
+            found.append((now_s, due(gc.collector)))
         assert found == [
             (9.9, OFF),
             (10, MINOR),
@@ -61,12 +61,12 @@ def test_compactions_come_at_their_intervals_and_a_major_one_counts_as_a_minor_o
 def test_requested_compaction_is_the_one_that_was_asked_for_and_is_not_suspended(
     tmp_path: Path, may_major: bool, may_minor: bool, level: CompactionLevel
 ) -> None:
-    async def test(clocked: Clocked) -> None:
-        collector = clocked.collector
+    async def test(gc: BenchCollector) -> None:
+        collector = gc.collector
         assert collector.compaction_due(is_forced=True, may_major=may_major, may_minor=may_minor) == level
         collector.status.is_minor_suspended, collector.status.is_major_suspended = not may_minor, not may_major
         assert collector.compaction_due(is_forced=True, may_major=True, may_minor=True) == level
-        clocked.now_s = 1000
+        gc.now_s = 1000
         assert due(collector) == level
 
     with_collector(Bench(tmp_path), OFTEN, test)
@@ -75,38 +75,38 @@ def test_requested_compaction_is_the_one_that_was_asked_for_and_is_not_suspended
 def test_full_disks_delay_compaction_and_it_comes_when_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(clocked: Clocked) -> None:
-        clocked.now_s = 100
-        clocked.room = DiskRoom.FULL
-        assert [due(clocked.collector) for _ in range(3)] == [OFF] * 3
-        clocked.room = DiskRoom.SCARCE
-        assert due(clocked.collector) == MINOR
-        clocked.room = DiskRoom.ENOUGH
-        assert due(clocked.collector) == MAJOR, "the minor one did not count as a major one"
+    async def test(gc: BenchCollector) -> None:
+        gc.now_s = 100
+        gc.room = DiskRoom.FULL
+        assert [due(gc.collector) for _ in range(3)] == [OFF] * 3
+        gc.room = DiskRoom.SCARCE
+        assert due(gc.collector) == MINOR
+        gc.room = DiskRoom.ENOUGH
+        assert due(gc.collector) == MAJOR, "the minor one did not count as a major one"
 
     with_collector(Bench(tmp_path), OFTEN, test)
     assert caplog.text.count("compaction waits until there is more room on the disks") == 1
 
 
 def test_full_disks_are_compacted_at_each_pass_where_that_is_configured(tmp_path: Path) -> None:
-    async def test(clocked: Clocked) -> None:
-        assert due(clocked.collector) == OFF
-        clocked.room = DiskRoom.FULL
-        assert [due(clocked.collector) for _ in range(2)] == [MAJOR] * 2
+    async def test(gc: BenchCollector) -> None:
+        assert due(gc.collector) == OFF
+        gc.room = DiskRoom.FULL
+        assert [due(gc.collector) for _ in range(2)] == [MAJOR] * 2
 
     with_collector(Bench(tmp_path), replace(OFTEN, compact_when_full=True), test)
 
 
 def test_other_options_keep_the_interval_of_passes_and_the_brake(tmp_path: Path) -> None:
-    async def test(clocked: Clocked) -> None:
+    async def test(gc: BenchCollector) -> None:
         wanted = replace(OFTEN, interval_s=7.0, deleted_share_max=0.9, minor=CompactionLevel(0.3, 10.0))
-        clocked.collector.set_options(wanted)
-        assert clocked.collector.options == replace(wanted, interval_s=5.0, deleted_share_max=0.2)
-        clocked.now_s = 10
-        assert due(clocked.collector) == CompactionLevel(0.3, 10.0)
-        clocked.collector.status.is_suspended = True
+        gc.collector.set_options(wanted)
+        assert gc.collector.options == replace(wanted, interval_s=5.0, deleted_share_max=0.2)
+        gc.now_s = 10
+        assert due(gc.collector) == CompactionLevel(0.3, 10.0)
+        gc.collector.status.is_suspended = True
         with pytest.raises(BookKeeperError, match=SUSPENDED):
-            await clocked.collector.collect()
+            await gc.collector.collect()
 
     with_collector(Bench(tmp_path), OFTEN, test)
 
@@ -117,8 +117,8 @@ def test_pass_that_was_requested_just_before_collection_is_suspended_does_not_ru
     bench.flush()
     bench.delete(1)
 
-    async def test(clocked: Clocked) -> None:
-        collector = clocked.collector
+    async def test(gc: BenchCollector) -> None:
+        collector = gc.collector
 
         async def suspend() -> None:
             collector.status.is_suspended = True
@@ -140,15 +140,15 @@ def test_pass_that_was_requested_just_before_collection_is_suspended_does_not_ru
 def test_ledgers_of_other_bookies_are_looked_for_at_exactly_their_interval(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
-    async def test(clocked: Clocked) -> None:
+    async def test(gc: BenchCollector) -> None:
         for ledger_id, now_s, is_dropped in ((1, 99.9, False), (1, 100.0, True), (2, 199.9, False), (2, 200.0, True)):
             bench.put(ledger_id, range(1))
             bench.flush()
             bench.cluster.on_other_bookies = {ledger_id}
-            clocked.now_s = now_s
-            report = await clocked.collector.run_pass(is_forced=False)
+            gc.now_s = now_s
+            report = await gc.collector.run_pass(is_forced=False)
             assert (now_s, report.dropped_ledgers) == (now_s, int(is_dropped))
-        assert clocked.dropped == [1, 2]
+        assert gc.dropped == [1, 2]
 
     with_collector(bench, replace(OFTEN, overreplicated_interval_s=100.0), test)
 
@@ -158,17 +158,17 @@ def test_ledger_that_existed_again_needs_two_new_proofs(tmp_path: Path) -> None:
     bench.put(1, range(3))
     bench.flush()
 
-    async def test(clocked: Clocked) -> None:
+    async def test(gc: BenchCollector) -> None:
         dropped = []
         for exists in (False, True, False, False):
-            clocked.now_s += OFTEN.interval_s
+            gc.now_s += OFTEN.interval_s
             if exists:
                 bench.cluster.existing.add(1)
             else:
                 bench.delete(1)
             # The listing never has it: it may be one of an earlier time.
             bench.cluster.unlisted.add(1)
-            dropped.append((await clocked.collector.run_pass(is_forced=False)).dropped_ledgers)
+            dropped.append((await gc.collector.run_pass(is_forced=False)).dropped_ledgers)
         assert dropped == [0, 0, 0, 1]
 
     with_collector(bench, OFTEN, test)
@@ -198,11 +198,11 @@ def test_pass_reads_metadata_as_fast_as_the_options_in_force_allow(tmp_path: Pat
     for ledger_id in ledger_ids:
         bench.delete(ledger_id)
 
-    async def test(clocked: Clocked) -> None:
+    async def test(gc: BenchCollector) -> None:
         if is_changed:
-            clocked.collector.set_options(limited)
+            gc.collector.set_options(limited)
         began_s = asyncio.get_running_loop().time()
-        await clocked.collector.run_pass(is_forced=False)
+        await gc.collector.run_pass(is_forced=False)
         assert len(cluster.read_s) == len(ledger_ids)
         assert all(read_s - began_s >= number / 50 for number, read_s in enumerate(cluster.read_s))
 
@@ -223,11 +223,11 @@ def test_log_that_is_completed_while_a_pass_counts_is_kept(tmp_path: Path) -> No
         bench.store.seal_logs()
         return rotated()
 
-    async def test(clocked: Clocked) -> None:
+    async def test(gc: BenchCollector) -> None:
         bench.store.logs.rotated = complete_and_list  # type: ignore[method-assign]
-        report = await clocked.collector.run_pass(is_forced=False)
+        report = await gc.collector.run_pass(is_forced=False)
         assert (report.removed_logs, bench.holds(1, range(3)), bench.holds(2, range(3))) == (0, True, True)
-        assert clocked.collector.status.ledgers == 2
+        assert gc.collector.status.ledgers == 2
 
     with_collector(bench, OFTEN, test)
 
@@ -244,9 +244,9 @@ def test_fences_are_noted_durably_before_anything_of_their_ledgers_is_removed(tm
     bench.delete(1, 2)
     files.operations.clear()
 
-    async def test(clocked: Clocked) -> None:
-        report = await clocked.collector.run_pass(is_forced=True)
-        assert (report.dropped_ledgers, sorted(clocked.dropped)) == (2, [1, 2])
+    async def test(gc: BenchCollector) -> None:
+        report = await gc.collector.run_pass(is_forced=True)
+        assert (report.dropped_ledgers, sorted(gc.dropped)) == (2, [1, 2])
         done = [(operation, path.rpartition("/")[2]) for operation, path in files.operations]
         noted = done.index(("rename", tombstone_format.FILE_NAME))
         assert all(noted < done.index(("remove", f"{ledger_id}.idx")) for ledger_id in (1, 2))
@@ -298,9 +298,9 @@ def test_pass_counts_logs_ledgers_and_bytes_as_it_found_them(tmp_path: Path) -> 
     bench.drop(2, 4)
     item_bytes = 4 + 16 + 100
 
-    async def test(clocked: Clocked) -> None:
-        status = clocked.collector.status
-        await clocked.collector.run_pass(is_forced=False)
+    async def test(gc: BenchCollector) -> None:
+        status = gc.collector.status
+        await gc.collector.run_pass(is_forced=False)
         assert (status.logs, status.ledgers) == (3, 2)
         assert status.live_bytes == 30 * item_bytes
         assert status.deleted_bytes == 20 * item_bytes
@@ -310,7 +310,7 @@ def test_pass_counts_logs_ledgers_and_bytes_as_it_found_them(tmp_path: Path) -> 
         assert status.usage_counts[9] == 3
         assert len(bench.log_paths) == 2
         log_bytes = status.log_bytes
-        await clocked.collector.run_pass(is_forced=False)
+        await gc.collector.run_pass(is_forced=False)
         assert (status.logs, status.live_bytes) == (2, 30 * item_bytes)
         assert status.log_bytes == log_bytes - status.deleted_bytes
 
@@ -326,8 +326,8 @@ def test_rewritten_logs_are_counted_with_the_bytes_that_they_free(tmp_path: Path
     bench.store.seal_logs()
     bench.drop(2)
 
-    async def test(clocked: Clocked) -> None:
-        status = clocked.collector.status
+    async def test(gc: BenchCollector) -> None:
+        status = gc.collector.status
         seen: list[str] = []
 
         def note(operation: str, path: str) -> bool:
@@ -336,11 +336,11 @@ def test_rewritten_logs_are_counted_with_the_bytes_that_they_free(tmp_path: Path
             return False
 
         files.fault = note
-        clocked.now_s = 10
-        assert (await clocked.collector.run_pass(is_forced=False)).compacted_logs == 0
+        gc.now_s = 10
+        assert (await gc.collector.run_pass(is_forced=False)).compacted_logs == 0
         assert (status.minor_count, status.major_count, seen) == (1, 0, [])
-        clocked.now_s = 100
-        report = await clocked.collector.run_pass(is_forced=False)
+        gc.now_s = 100
+        report = await gc.collector.run_pass(is_forced=False)
         assert (status.minor_count, status.major_count, seen, status.compacting) == (1, 1, ["major"], "")
         assert report.compacted_logs == 1
         assert report.freed_bytes == status.compacted_bytes == 30 * (4 + 16 + 100)
@@ -443,8 +443,8 @@ def test_ledgers_that_are_written_between_passes_are_not_noted(tmp_path: Path) -
     """Otherwise every ledger of a bookie would be noted, from the first pass on."""
     bench = Bench(tmp_path)
 
-    async def test(clocked: Clocked) -> None:
-        await clocked.collector.run_pass(False)
+    async def test(gc: BenchCollector) -> None:
+        await gc.collector.run_pass(False)
         bench.store.watch.note({5})
         assert bench.store.watch.unwritten([5]) == [5]
 

@@ -8,14 +8,12 @@ import os
 import shutil
 import stat
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bkspark.cli.bookie import bookie_command
-from bkspark.cli.child_process import ChildProcess
 from bkspark.wire.status import Status
 from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.child import START_S, STOP_S, BookieChild
@@ -24,22 +22,23 @@ from tests.permissions import open_to_others
 STORAGES = ("SortedLedgerStorage", "InterleavedLedgerStorage", "DbLedgerStorage")
 
 
-def without_umask(command: Sequence[str]) -> list[str]:
-    return ["sh", "-c", 'umask 000; exec "$0" "$@"', *command]
-
-
 @contextlib.contextmanager
-def running_without_umask(bookie: BookieChild) -> Iterator[ChildProcess]:
+def running_without_umask(bookie: BookieChild) -> Iterator[None]:
     bookie.directory.mkdir(exist_ok=True)
-    command = without_umask(bookie_command(bookie.settings, json=True))
-    process = ChildProcess(bookie.id, command, bookie.directory / "bookie.log")
-    try:
-        line = next(process.lines(time.monotonic() + START_S), None)
-        assert line is not None, process.last_log_line()
-        assert json.loads(line)["id"] == bookie.id
-        yield process
-    finally:
-        process.stop(STOP_S)
+    command = bookie_command(bookie.settings, json=True)
+    with (
+        open(bookie.directory / "bookie.log", "ab") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, umask=0) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line, bookie.log_text()
+            assert json.loads(line)["id"] == bookie.id
+            yield
+        finally:
+            process.terminate()
+            process.wait(STOP_S)
 
 
 def write(bookie: BookieChild) -> None:
@@ -106,8 +105,8 @@ def test_what_a_rebuild_makes_is_not_open_to_others(tmp_path: Path, uri: str, st
     assert index
     for path in index:
         shutil.rmtree(path)
-    command = without_umask([*bookie_command(bookie.settings, json=False), "--rebuild-index", "all"])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    command = [*bookie_command(bookie.settings, json=False), "--rebuild-index", "all"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False, umask=0)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in index if path.exists()], "the rebuild made its directories again"
     for part in (current, bookie.directory / "journal" / "current"):

@@ -238,7 +238,7 @@ def test_reads_that_are_refused_because_too_many_wait_are_counted_as_failures(tw
     times = RequestTimes(lambda: 5_000_000_000)
     bench, peer = Bench(twin), Peer()
     view = View(twin.store, twin.disks.known_space, ReadOptions(waiting_max=3))
-    reads = Reads(view, bench._fetch, bench.turns, lambda: None, times)
+    reads = Reads(view, bench.fetch, bench.turns, lambda: None, times)
     for _ in range(400):
         reads.enqueue(v2_reads(peer, *[(LARGE, entry_id % 4) for entry_id in range(5)]))
         assert len(times.reads.rows) < ROWS_MAX
@@ -423,7 +423,7 @@ def test_times_of_reads_begin_when_they_were_received_and_say_how_many_failed(tw
     times = RequestTimes(lambda: now_ns)
     bench = Bench(twin)
     view = View(twin.store, twin.disks.known_space, ReadOptions())
-    reads = Reads(view, bench._fetch, bench.turns, lambda: None, times)
+    reads = Reads(view, bench.fetch, bench.turns, lambda: None, times)
     peer = Peer()
     reads.enqueue(v2_reads(peer, *HELD))
     reads.enqueue(v2_reads(peer, (DENSE, 20), (SPARSE, 9), (SPARSE, 10)))
@@ -449,7 +449,7 @@ def test_failures_of_other_readings_are_counted_as_failures(twin: BookieTwin) ->
         raise OSError("the disk is gone")
 
     view = View(twin.store, failing_space, ReadOptions())
-    reads = Reads(view, bench._fetch, bench.turns, lambda: None, times)
+    reads = Reads(view, bench.fetch, bench.turns, lambda: None, times)
     reads.enqueue(lac_reads(peer, 1, UNKNOWN, DENSE, UNKNOWN))
     reads.enqueue(SpaceRead(peer, request(protocol.GET_BOOKIE_INFO, 7)))
     bench.finish()
@@ -461,14 +461,14 @@ def test_failures_of_other_readings_are_counted_as_failures(twin: BookieTwin) ->
 def test_no_times_of_reads_are_kept_while_they_are_off(twin: BookieTwin) -> None:
     times = RequestTimes()
     bench, peer = Bench(twin), Peer()
-    Reads(bench.view, bench._fetch, bench.turns, lambda: None, times).enqueue(v2_reads(peer, *HELD))
+    Reads(bench.view, bench.fetch, bench.turns, lambda: None, times).enqueue(v2_reads(peer, *HELD))
     assert (len(peer.frames()), times.reads.rows) == (3, [])
 
 
 def test_responses_of_no_operation_have_no_times(twin: BookieTwin) -> None:
     times = RequestTimes(lambda: 5)
     bench, peer = Bench(twin), Peer()
-    Reads(bench.view, bench._fetch, bench.turns, lambda: None, times).enqueue(KnownResponse(peer, b"response"))
+    Reads(bench.view, bench.fetch, bench.turns, lambda: None, times).enqueue(KnownResponse(peer, b"response"))
     times.fold()
     assert peer.sent == b"response"
     assert [times.succeeded.count(operation) for operation in range(len(OPERATIONS))] == [0] * len(OPERATIONS)

@@ -12,6 +12,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -247,60 +248,99 @@ def test_recovery_asks_before_it_does_anything_and_is_of_the_first_word_alone(
     assert "there is no bookie" not in found
 
 
-@pytest.mark.cluster
-def test_verbs_about_a_bookies_files(
-    zookeeper: ZooKeeperProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    uri = new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
+@dataclass(frozen=True)
+class WrittenBookie:
+    """A stopped bookie that holds seven entries of 100 bytes, in one ledger."""
+
+    child: BookieChild
+    file: Path
+    """Its configuration."""
+    ledger_id: int
+    log: Path
+    """Its entry log that has the entries."""
+    journal: Path
+
+    @property
+    def journal_number(self) -> int:
+        return int(self.journal.stem, 16)
+
+
+def seven_entries(uri: str) -> int:
+    """Write the entries on one bookie; return the ledger."""
+    with Client(uri) as client, client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        writer.append_many([b"x" * 100] * 7)
+    return writer.ledger_id
+
+
+def configured(folder: Path, uri: str) -> tuple[BookieChild, Path]:
+    """Return a bookie that has not run, and its configuration file."""
     # Longer than the address of a Unix socket, as paths of CI systems are.
-    folder = tmp_path / ("bookie" * 20)
-    child = BookieChild(folder, uri)
-    file = tmp_path / "bk_server.conf"
+    child, file = BookieChild(folder / ("bookie" * 20), uri), folder / "bk_server.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in child.settings.items()))
-    shell = Shell(monkeypatch, capfd, "-conf", str(file))
-    shell("initbookie")
-    with child.running(file), Client(uri) as client:
-        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
-            writer.append_many([b"x" * 100] * 7)
-        assert "passed" in shell("bookiesanity -e 5 -t 30")
-        assert "the bookie runs" in shell("bookieformat -f", 1)
-    assert "initialised already" in shell("initbookie", 1)
-    log = next((folder / "ledgers" / "current").glob("*.log"))
-    journal = next((folder / "journal" / "current").glob("*.txn"))
-    number = int(log.stem, 16)
-    # Files that have the names of numbers.
-    monkeypatch.chdir(tmp_path)
-    for each in (log, journal):
-        Path(str(int(each.stem, 16))).write_text("neither an entry log nor a journal")
+    return child, file
+
+
+def written_bookie(child: BookieChild, file: Path, ledger_id: int) -> WrittenBookie:
+    (log,) = (child.directory / "ledgers" / "current").glob("*.log")
+    (journal,) = (child.directory / "journal" / "current").glob("*.txn")
+    return WrittenBookie(child, file, ledger_id, log, journal)
+
+
+@pytest.fixture(scope="module")
+def written(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory) -> WrittenBookie:
+    """For tests that change none of its files."""
+    uri = new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
+    child, file = configured(tmp_path_factory.mktemp("written"), uri)
+    with child.running(file):
+        ledger_id = seven_entries(uri)
+    return written_bookie(child, file, ledger_id)
+
+
+def test_verbs_that_read_a_bookies_files(
+    written: WrittenBookie, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(monkeypatch, capfd, "-conf", str(written.file))
+    log, journal, number = written.log, written.journal_number, int(written.log.stem, 16)
     for words, said in (
         ("lastmark", ""),
-        (f"ledger {writer.ledger_id}", ""),
+        (f"ledger {written.ledger_id}", ""),
         (f"readlog {number}", ""),
-        (f"readlog -l {writer.ledger_id} -e 3 {log}", ""),
-        (f"readlogmetadata {number}", f"LedgerId: {writer.ledger_id}  Entries: 7"),
-        (f"readjournal {int(journal.stem, 16)}", ""),
-        (f"activeledgers -l {number}", str(writer.ledger_id)),
-        (f"readjournal -dir {folder / 'journal'} {int(journal.stem, 16)}", ""),
+        (f"readlog -l {written.ledger_id} -e 3 {log}", ""),
+        (f"activeledgers -l {number}", str(written.ledger_id)),
+        (f"readjournal -dir {written.child.directory / 'journal'} {journal}", ""),
         ("listfilesondisc -log", log.name),
-        ("listfilesondisc", journal.name),
+        ("listfilesondisc", written.journal.name),
         ("localconsistencycheck", ""),
         ("check-db-ledgers-index -v", ""),
-        (f"regenerate-interleaved-storage-index-file -ledgerIds {writer.ledger_id}", ""),
-        ("rebuild-db-ledgers-index", ""),
-        ("updatecookie -list", child.id),
-        (f"updateBookieInLedger -sb {child.id} -db 127.0.0.1:1", "changed  1"),
+        ("updatecookie -list", written.child.id),
     ):
         assert said in shell(words), words
-    # Apache's `readlog -m` and `readjournal -m` print the payloads.
-    first = 1024
-    size = 4 + 32 + 4 + 100
+    ledgers = written.child.directory / "ledgers"
+    assert "is not a journal directory" in shell(f"readjournal -dir {ledgers} {written.journal.name}", 255)
+
+
+def test_a_number_names_a_file_of_the_bookie_also_where_a_file_has_this_name(
+    written: WrittenBookie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(monkeypatch, capfd, "-conf", str(written.file))
+    log, journal = int(written.log.stem, 16), written.journal_number
+    monkeypatch.chdir(tmp_path)
+    for each in (log, journal):
+        Path(str(each)).write_text("neither an entry log nor a journal")
+    assert f"LedgerId: {written.ledger_id}  Entries: 7" in shell(f"readlogmetadata {log}")
+    shell(f"readjournal {journal}")
+
+
+def test_entries_of_a_log_are_chosen_by_position_and_shown_with_their_payloads_if_asked(
+    written: WrittenBookie, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Apache's `readlog -m` and `readjournal -m` print the payloads."""
+    shell = Shell(monkeypatch, capfd, "-conf", str(written.file))
+    log, first, size = written.log, 1024, 4 + 32 + 4 + 100
     for words, said in (
-        (f"readlog -m -l {writer.ledger_id} -e 3 {log}", "x" * 100),
+        (f"readlog -m -l {written.ledger_id} -e 3 {log}", "x" * 100),
         (f"readlog -m -sp {first} -ep {first} {log}", "x" * 100),
-        (f"readjournal -m {int(journal.stem, 16)}", "x" * 100),
+        (f"readjournal -m {written.journal_number}", "x" * 100),
         # An entry is in a range if one of its bytes is.
         (f"readlog -sp {first + 1} -ep {first + 2} {log}", "entry 0  "),
         (f"readlog -sp {first + size - 1} -ep {first + size - 1} {log}", "entry 0  "),
@@ -310,25 +350,49 @@ def test_verbs_about_a_bookies_files(
         (f"readlog -e 3 {log}", "entry 6"),
     ):
         assert said in shell(words), words
-    hexadecimal = Shell(monkeypatch, capfd, "-conf", str(file), "-entryformat", "hex")
+    hexadecimal = Shell(monkeypatch, capfd, "-conf", str(written.file), "-entryformat", "hex")
     assert "78" * 100 in hexadecimal(f"readlog -m {log}")
     assert "78" * 100 in hexadecimal(f"readlog -m -sp 0 {log}")
     assert "x" * 100 not in shell(f"readlog {log}")
     assert "is above -endpos" in shell(f"readlog -sp 9 -ep 8 {log}", 255)
-    assert "is not a journal directory" in shell(f"readjournal -dir {folder / 'ledgers'} {journal.name}", 255)
+
+
+def test_verbs_that_change_a_bookies_files(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
+    child, file = configured(tmp_path, uri)
+    shell = Shell(monkeypatch, capfd, "-conf", str(file))
+    shell("initbookie")
+    with child.running(file):
+        ledger_id = seven_entries(uri)
+        assert "passed" in shell("bookiesanity -e 5 -t 30")
+        assert "the bookie runs" in shell("bookieformat -f", 1)
+    assert "initialised already" in shell("initbookie", 1)
+    log = written_bookie(child, file, ledger_id).log
+    shell(f"regenerate-interleaved-storage-index-file -ledgerIds {ledger_id}")
+    shell("rebuild-db-ledgers-index")
+    assert "changed  1" in shell(f"updateBookieInLedger -sb {child.id} -db 127.0.0.1:1")
     assert "it takes force" in shell("updatecookie -delete everything", 255)
     shell("updatecookie -d", answer="n\n")
     assert "is deleted" in shell("updatecookie -d force")
     shell(f"cookie_create -cf {log.parent / 'VERSION'} {child.id}")
     assert f"deleted {log.parent}" in shell("bookieformat -f -d")
     assert not log.exists()
+
+
+def test_verbs_that_remove_a_cluster_ask_for_its_instance_or_its_root(
+    zookeeper: ZooKeeperProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uri = new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
+    shell, own_root = Shell(monkeypatch, capfd, "--uri", uri), MetadataUri.parse(uri).root
     assert "formatted" in shell("metaformat -n -f")
-    assert "confirm with --instance" in shell(f"nukeexistingcluster -p {MetadataUri.parse(uri).root} -i wrong", 1)
+    assert "confirm with --instance" in shell(f"nukeexistingcluster -p {own_root} -i wrong", 1)
     # It was enough that the cluster's root ended in this text.
     for root in ("/ledgers", "s"):
         assert f"the root {root!r} is not that of" in shell(f"nukeexistingcluster -p {root} -f", 1)
     assert shell("whatisinstanceid")
-    shell(f"nukeexistingcluster -p {MetadataUri.parse(uri).root} -f")
+    shell(f"nukeexistingcluster -p {own_root} -f")
     shell("whatisinstanceid", 255)
     shell("initnewcluster")
 

@@ -52,7 +52,9 @@ def test_coverage_is_what_was_crashed_of_what_the_disks_counted() -> None:
 
 
 def test_same_seed_makes_the_same_campaign_in_any_number_of_processes() -> None:
-    assert run(7, 300, steps=4) == run(7, 300, steps=4, processes=2)
+    counts = run(7, 120, steps=2)
+    assert counts["scripts"] > 2, "each process has some"
+    assert counts == run(7, 120, steps=2, processes=2)
 
 
 def test_command_prints_one_line_of_counts(capsys: pytest.CaptureFixture[str]) -> None:

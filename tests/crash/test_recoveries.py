@@ -36,7 +36,7 @@ def test_every_pair_of_a_kill_and_a_cut_has_its_turn(capsys: pytest.CaptureFixtu
 
 
 def test_command_runs_a_script_of_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--act", "fence", "--share", "0.02"]) == 0
+    assert main(["--act", "fence", "--share", "0.01"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["scripts"] == len(KINDS)
     assert 0 < report["coverage"] < 0.1

@@ -185,11 +185,11 @@ def judged(
         else:
             result.wrong.append(f"the bookie ended with {process.exit_code}: {process.last_log_line()}")
     result.seconds = round(time.monotonic() - began, 1)
-    _judge(result, honest, read_turns(turns)[before:], _lines(process.log_path) - lines)
+    judge(result, honest, read_turns(turns)[before:], _lines(process.log_path) - lines)
     return result
 
 
-def _judge(result: Result, honest: Honest, slow: list[Any], lines: int) -> None:
+def judge(result: Result, honest: Honest, slow: list[Any], lines: int) -> None:
     if honest.failure is not None:
         result.wrong.append(f"the honest client: {honest.failure}")
     times = sorted(honest.seconds) or [0.0]

@@ -339,7 +339,7 @@ class Caller:
             where = traceback.extract_tb(error.__traceback__)[-1]
             self._result.wrong.append(f"{name} raised {error!r} at {where.filename}:{where.lineno}")
 
-    def _check(self, batch: Any, first: int, last: int, name: str) -> None:
+    def check(self, batch: Any, first: int, last: int, name: str) -> None:
         if not first <= batch.first_entry <= batch.end_entry <= last + 1:
             self._result.wrong.append(f"{name} of [{first}, {last}] gave [{batch.first_entry}, {batch.end_entry})")
         elif any(entry != payload(batch.first_entry + i) for i, entry in enumerate(batch)):
@@ -350,7 +350,7 @@ class Caller:
         first = self._luck.randrange(ENTRIES)
         last = min(ENTRIES - 1, first + self._luck.randrange(60))
         batch = await reader.read(first, last)
-        self._check(batch, first, last, "read")
+        self.check(batch, first, last, "read")
         if len(batch) != last - first + 1:
             self._result.wrong.append(f"read of [{first}, {last}] gave {len(batch)} entries")
 
@@ -359,7 +359,7 @@ class Caller:
         first = self._luck.randrange(ENTRIES)
         at = first
         async for batch in reader.batches(first, batch_bytes=self._luck.choice((4096, 1 << 20))):
-            self._check(batch, at, ENTRIES - 1, "scan")
+            self.check(batch, at, ENTRIES - 1, "scan")
             if batch.first_entry != at:
                 self._result.wrong.append(f"scan gave entry {batch.first_entry} after {at - 1}")
             at = batch.end_entry
@@ -377,7 +377,7 @@ class Caller:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.3):
                 async for batch in reader.follow(self._luck.randrange(ENTRIES)):
-                    self._check(batch, 0, ENTRIES - 1, "follow")
+                    self.check(batch, 0, ENTRIES - 1, "follow")
         if reader.last_entry >= ENTRIES:
             self._result.wrong.append(f"a follower believes a LAC of {reader.last_entry}")
 

@@ -121,7 +121,7 @@ def test_what_a_state_must_not_do_is_wrong(
     honest = Honest(partial(Peer, 1))
     honest.failure = failure
     result = Result("SortedLedgerStorage", "fresh", seconds=10.0, rss_mib=rss)
-    live._judge(result, honest, slow, lines)
+    live.judge(result, honest, slow, lines)
     assert len(result.wrong) == 1
     assert wrong in result.wrong[0]
 
@@ -130,10 +130,10 @@ def test_entries_that_were_not_asked_for_or_never_written_are_wrong() -> None:
     result = ReplyResult("sorted")
     caller = Caller([], 0, 1, 1, result)
     right = EntryBatch.of([payload(5), payload(6)], ledger_id=0, first_entry=5)
-    caller._check(right, 5, 6, "read")
+    caller.check(right, 5, 6, "read")
     assert result.wrong == []
-    caller._check(right, 5, 5, "read")
-    caller._check(EntryBatch.of([b"other"], ledger_id=0, first_entry=5), 5, 5, "read")
+    caller.check(right, 5, 5, "read")
+    caller.check(EntryBatch.of([b"other"], ledger_id=0, first_entry=5), 5, 5, "read")
     assert ["gave [5, 7)" in result.wrong[0], "never written" in result.wrong[1]] == [True, True]
 
 

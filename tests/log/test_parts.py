@@ -18,7 +18,7 @@ from bkspark.log.formats import PendingLedger, SegmentFacts, SegmentOwner, log_p
 from bkspark.log.heads import HeadStore
 from bkspark.log.positions import parse_place
 from bkspark.log.retention import decode_consumer
-from bkspark.log.times import OPEN_MARKS_MAX, Mark, OpenTimes, TimeIndex, TimePageRef
+from bkspark.log.times import OPEN_MARKS_MAX, Mark, OpenTimes, TimeIndex, TimePageRef, decode_open
 from bkspark.log.writer import LedgerOptions
 from bkspark.metadata.memory import MemoryStore
 from tests.log.head_text import EXAMPLE
@@ -180,23 +180,28 @@ def test_schema_whose_format_or_text_is_not_text_is_refused(change: dict[str, ob
 # ---- times ----
 
 
+def written(noted: OpenTimes) -> tuple[Mark, ...]:
+    """Return the marks in the node that a writer writes."""
+    return decode_open(noted.encode(), ordinal=0).marks
+
+
 def test_writer_notes_as_many_times_as_there_is_room_for_and_half_of_them_beyond() -> None:
     open_times = OpenTimes()
     for number in range(OPEN_MARKS_MAX):
         open_times.note(2 * number, 2 * number + 2, 1000 + number)
-    assert len(open_times._marks) == OPEN_MARKS_MAX
-    assert open_times._marks[1] == Mark(0, 2, 1001)
+    assert len(written(open_times)) == OPEN_MARKS_MAX
+    assert written(open_times)[1] == Mark(0, 2, 1001)
     open_times.note(2 * OPEN_MARKS_MAX, 2 * OPEN_MARKS_MAX + 2, 5000)
     # Every second one is left out, until no more than half of the room is taken.
-    assert len(open_times._marks) == OPEN_MARKS_MAX // 4 + 1
-    assert open_times._marks[0][:2] == (0, 0)
+    assert len(written(open_times)) == OPEN_MARKS_MAX // 4 + 1
+    assert written(open_times)[0][:2] == (0, 0)
     assert open_times.until == 2 * OPEN_MARKS_MAX + 2
     # A clock that went back, and one below zero, leave ascending times that can be.
     open_times.note(10_000, 10_002, 4000)
-    assert open_times._marks[-1].ms <= 5000
+    assert written(open_times)[-1].ms <= 5000
     early = OpenTimes()
     early.note(0, 1, -5)
-    assert early._marks == [Mark(0, 0, 0)]
+    assert written(early) == (Mark(0, 0, 0),)
 
 
 def test_page_of_times_begins_with_its_first_mark() -> None:

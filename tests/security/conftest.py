@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie_service.network import gate
 from tests.security.certificates import Authority, Leaf
 
 
@@ -18,3 +19,10 @@ def authority(tmp_path: Path) -> Authority:
 def leaf(authority: Authority) -> Leaf:
     """The key and certificate of a bookie."""
     return authority.issue("bookie")
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few turns pass while an AUTH message waits for START_TLS."""
+    monkeypatch.setattr(gate, "START_TLS_WAIT_S", 0.01)
+    monkeypatch.setattr(gate, "REQUIRED_START_TLS_WAIT_S", 0.01)

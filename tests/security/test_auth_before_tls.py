@@ -46,13 +46,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "REQUIRED_START_TLS_WAIT_S", LONG_S)
 
 
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the bookie wait for START_TLS for a moment only."""
-    monkeypatch.setattr(gate, "START_TLS_WAIT_S", 0.01)
-    monkeypatch.setattr(gate, "REQUIRED_START_TLS_WAIT_S", 0.01)
-
-
 def bookie_of(directory: Path, authority: Authority, with_sasl: bool, tls_required: bool) -> Serving:
     tls = listener(authority.issue("bookie"), required=tls_required)
     authentication = by_digest(directory, required=True) if with_sasl else None
@@ -81,9 +74,7 @@ def secure(peer: Peer, authority: Authority) -> None:
     assert body[0] == v3.FIRST_BYTE, f"the first answer is no answer to START_TLS: {body!r}"
     answer = v3.decode_response(body)
     assert (answer.header.operation, answer.status) == (protocol.START_TLS, v3.StatusCode.EOK)
-    peer._file.close()
-    peer.socket = trusting(authority).wrap_socket(peer.socket, server_hostname="localhost")
-    peer._file = peer.socket.makefile("rb")
+    peer.go_on_over(trusting(authority).wrap_socket(peer.socket, server_hostname="localhost"))
 
 
 ORDERS = (

@@ -358,10 +358,9 @@ def test_bookie_closes_a_resumed_session_whose_certificate_has_expired(
             with Peer(bookie.port) as peer:
                 peer.send(encode_start_tls(7))
                 assert peer.frame() is not None
-                peer._file.close()
                 inside = client.wrap_socket(peer.socket, server_hostname="localhost", session=session)
                 assert inside.session_reused == (session is not None)
-                peer.socket, peer._file = inside, inside.makefile("rb")
+                peer.go_on_over(inside)
                 if is_served:
                     assert peer.add(1, 0, [b"x"]) == [v2.Status.EOK]
                 else:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_service.network import gate
 from tests.security.matrix import (
     LOGIN_POLICIES,
     TRANSPORT_POLICIES,
@@ -18,17 +17,12 @@ from tests.security.matrix import (
 )
 from tests.security.matrix_bookies import Certificates, MatrixClient, PolicyBookie, check
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let few turns pass while an AUTH message waits for START_TLS."""
-    monkeypatch.setattr(gate, "START_TLS_WAIT_S", 0.01)
-    monkeypatch.setattr(gate, "REQUIRED_START_TLS_WAIT_S", 0.01)
 
 
 def check_in_process(certificates: Certificates, cases: list[Case], policy: Policy | None = None) -> None:

@@ -97,7 +97,7 @@ def test_memory_of_closed_connections_is_released(bookie: Serving, authority: Au
             half.send(encode_start_tls(7))
             assert half.frame() is not None
             half.send(b"\x16\x03\x01")
-    wait_until(lambda: not bookie.call(bookie.service._connections.all), "the connections to be closed")
+    wait_until(lambda: not bookie.service.connection_count, "the connections to be closed")
 
     def left() -> int:
         gc.collect()
@@ -360,7 +360,7 @@ def test_auth_together_with_a_later_start_tls_is_answered_once_inside_tls(
         assert body is not None
         assert v3.decode_response(body).HasField("startTLSResponse")
         with trusting(authority).wrap_socket(peer.socket, server_hostname="localhost") as secured:
-            peer.socket, peer._file = secured, secured.makefile("rb")
+            peer.go_on_over(secured)
             body = peer.frame()
             assert body is not None
             answer = protocol.AuthMessage.FromString(body[4:]) if is_v2 else v3.decode_response(body).authResponse
@@ -384,9 +384,7 @@ def test_auth_in_clear_after_start_tls_is_answered_inside_tls(
         plain.send(encode_start_tls(7))
         plain.frame()
         plain.send(request)
-        plain._file.close()
-        plain.socket = trusting(authority).wrap_socket(plain.socket, server_hostname="localhost")
-        plain._file = plain.socket.makefile("rb")
+        plain.go_on_over(trusting(authority).wrap_socket(plain.socket, server_hostname="localhost"))
         peer = plain  # type: ignore[assignment]
     with peer:
         body = peer.frame()

@@ -103,9 +103,7 @@ class TlsPeer(Peer):
         self.answer = v3.decode_response(body)
         assert self.answer.status == v3.StatusCode.EOK
         assert self.answer.HasField("startTLSResponse")
-        self._file.close()
-        self.socket = context.wrap_socket(self.socket, server_hostname=server_name)
-        self._file = self.socket.makefile("rb")
+        self.go_on_over(context.wrap_socket(self.socket, server_hostname=server_name))
 
 
 def trusting(authority: Authority, leaf: Leaf | None = None) -> ssl.SSLContext:

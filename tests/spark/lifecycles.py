@@ -217,7 +217,7 @@ class Life:
                 with crash_at(stage):
                     writer.commit(results, self._epoch)
             except CrashError:
-                committers._committers.clear()
+                committers.forget_committers()
         self._epoch += 1
         self._published(parts, overwrite=overwrite)
 

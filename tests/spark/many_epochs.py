@@ -60,7 +60,7 @@ def run_epochs(
     for epoch in range(epochs):
         if epoch and epoch % worker_epochs == 0:
             # The worker is killed: it closes nothing.
-            committers._committers.clear()
+            committers.forget_committers()
         _write_epoch(options, epoch, rows, partitions)
     seconds = time.perf_counter() - began_s
     sent = [b"%d.%d" % (epoch, row) for epoch in range(epochs) for row in range(rows)]

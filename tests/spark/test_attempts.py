@@ -141,11 +141,9 @@ def test_ledgers_of_an_attempt_are_no_longer_than_the_limit_and_the_entry_that_r
 def few_committers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process keeps two."""
     monkeypatch.setattr(committers, "COMMITTERS_MAX", 2)
-    before = dict(committers._committers)
-    committers._committers.clear()
+    committers.forget_committers()
     yield
-    committers._committers.clear()
-    committers._committers.update(before)
+    committers.forget_committers()
 
 
 def committer(cluster: Cluster, log: str, owner: str, **given: str) -> EpochCommitter:

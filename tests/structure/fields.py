@@ -39,8 +39,8 @@ def raising_methods(root: Path, packages: Sequence[str]) -> list[str]:
         for path in python_files(root, packages)
         for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
-        for method in _methods(node)
-        if all(isinstance(each, ast.Raise) or _is_text(each) for each in method.body)
+        for method in methods_of(node)
+        if all(isinstance(each, ast.Raise) or is_text(each) for each in method.body)
         if any(isinstance(each, ast.Raise) for each in method.body)
         if method.returns is None or ast.unparse(method.returns) != "NoReturn"
     ]
@@ -48,30 +48,30 @@ def raising_methods(root: Path, packages: Sequence[str]) -> list[str]:
 
 def _undocumented(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
     text = ast.get_docstring(node) or ""
-    changed = set().union(*(_assigned(function) for function in _methods(node) if function.name not in MAKING))
-    made = [step for function in _methods(node) if function.name == "__init__" for step in _steps(function)]
+    changed = set().union(*(_assigned(function) for function in methods_of(node) if function.name not in MAKING))
+    made = [step for function in methods_of(node) if function.name == "__init__" for step in steps_of(function)]
     found: dict[str, int] = {}
     documented: set[str] = set()
     declared = zip(node.body, [*node.body[1:], None])
-    names = [(step, _fields(step[0])) for step in made] + [(step, _declared(step[0])) for step in declared]
+    names = [(step, fields_of(step[0])) for step in made] + [(step, declared_fields(step[0])) for step in declared]
     for (statement, following), given in names:
         for name in given:
-            if _is_text(following) or f"{name}:" in text or f"{name}," in text or f"`{name}`" in text:
+            if is_text(following) or f"{name}:" in text or f"{name}," in text or f"`{name}`" in text:
                 documented.add(name)
             elif name in changed or _is_empty_container(statement):
                 found.setdefault(name, statement.lineno)
     yield from ((name, line) for name, line in found.items() if name not in documented)
 
 
-def _methods(node: ast.ClassDef) -> list[Function]:
+def methods_of(node: ast.ClassDef) -> list[Function]:
     return [each for each in node.body if isinstance(each, Function)]
 
 
 def _assigned(function: Function) -> set[str]:
-    return {name for each in ast.walk(function) if isinstance(each, ast.stmt) for name in _fields(each)}
+    return {name for each in ast.walk(function) if isinstance(each, ast.stmt) for name in fields_of(each)}
 
 
-def _steps(function: Function) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
+def steps_of(function: Function) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
     """Yield each statement of a function with the one after it, those in blocks too."""
     for node in ast.walk(function):
         for block in (getattr(node, "body", []), getattr(node, "orelse", [])):
@@ -79,14 +79,14 @@ def _steps(function: Function) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
                 yield from zip(block, [*block[1:], None])
 
 
-def _fields(statement: ast.stmt) -> Iterator[str]:
+def fields_of(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement assigns to `self`."""
     for target in _targets(statement):
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
             yield target.attr
 
 
-def _declared(statement: ast.stmt) -> Iterator[str]:
+def declared_fields(statement: ast.stmt) -> Iterator[str]:
     """Yield the name of a field of a dataclass."""
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         yield statement.target.id
@@ -100,7 +100,7 @@ def _targets(statement: ast.stmt) -> Iterator[ast.expr]:
         yield statement.target
 
 
-def _is_text(statement: ast.stmt | None) -> bool:
+def is_text(statement: ast.stmt | None) -> bool:
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)

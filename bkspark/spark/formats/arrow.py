@@ -349,6 +349,7 @@ class ArrowEncoder(Encoder):
             )
         self._schema = schema
         self._plain = pa.ipc.IpcWriteOptions(use_threads=False)
+        """How an entry is written without compression. Constant."""
         self._compressed = None if compression.codec == NONE else _write_options(compression)
         self._passed_over = 0
         """How many entries are not compressed before it is tried again."""

@@ -46,6 +46,7 @@ class Rows:
 
     columns: list[pa.Array]
     count: int
+    """How many rows there are."""
     entry_of_row: Callable[[], np.ndarray] | None = None
 
 

@@ -62,11 +62,16 @@ class RowDecoder(Decoder):
         super().__init__(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
         check_types(schema, "json" if is_json else "msgpack")
         self._is_sparks = is_json and is_sparks
+        """Whether values are JSON in Spark's dialect. Constant."""
         self._unpack = _json_parser(schema, is_sparks=is_sparks) if is_json else _unpack_msgpack
         self._columns = self._readers(is_json=is_json, is_whole=is_whole)
+        """What reads each column of an object, by name. Constant."""
         self._lenient = self._readers(is_json=is_json, is_whole=False) if is_whole else self._columns
+        """The same, for an object whose columns do not all have the inferred types. Constant."""
         self._takes_arrays = not is_json
+        """Whether an entry may be an array of objects' values. Constant."""
         self._known = frozenset(schema.names)
+        """The names of the columns: others are left out. Constant."""
         self._names = [name for i, name in enumerate(schema.names) if i != self._corrupt_index]
 
     def _readers(self, *, is_json: bool, is_whole: bool) -> _Readers:
@@ -280,6 +285,7 @@ class RowEncoder(Encoder):
     def __init__(self, schema: pa.Schema, *, is_json: bool) -> None:
         self._schema = schema
         self._format = "json" if is_json else "msgpack"
+        """"json" or "msgpack". Constant."""
         check_types(schema, self._format)
         self._columns = [(column.name, writer_of(column.type, is_json=is_json)) for column in schema]
         self._pack = _pack_json if is_json else _pack_msgpack

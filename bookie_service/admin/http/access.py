@@ -41,6 +41,7 @@ class Caller:
     principal: Principal
     role: Role
     is_foreign: bool
+    """Whether a page of another site may have sent the request."""
 
 
 class HttpAccess:

@@ -24,6 +24,7 @@ class Ports:
     """Where the servers listen; None: this server does not run."""
 
     api: tuple[str, int] | None = None
+    """(host, port) of the API, and (`metrics`) of the metrics."""
     metrics: tuple[str, int] | None = None
 
     def shown(self) -> dict[str, str]:

@@ -29,6 +29,7 @@ class HttpError(Exception):
         self.status = status
         self.text = text
         self.headers = headers or {}
+        """Further headers of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,10 @@ class HttpRequest:
     """
 
     method: str
+    """In capitals, as "GET"."""
     path: str
     query: Mapping[str, str]
+    """The decoded parameters of the URL."""
     body: bytes = b""
     who: str = ""
     principal: Principal = ANONYMOUS
@@ -82,9 +85,12 @@ class HttpResponse:
     """One response. `pieces` yields the rest of the body after `body`, a little at a time."""
 
     status: int = 200
+    """The status of HTTP, as 404."""
     body: bytes = b""
     content_type: str = PLAIN
+    """The type of the whole body."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers."""
     pieces: AsyncIterator[bytes] | None = None
 
 

@@ -57,8 +57,11 @@ class Endpoint:
     method: str
     path: str
     summary: str
+    """One line for the description of the API."""
     answer: Schema
+    """The JSON of a successful response; `body`: that of a request; None: without a body."""
     query: Mapping[str, Schema] = field(default_factory=dict)
+    """The parameters of the URL that it takes."""
     body: Schema | None = None
     role: Role = Role.READ
     status: int = 200
@@ -73,25 +76,34 @@ def problem(schema: Schema, value: object, name: str = "the body") -> str:
             return ""
         assert null == "null", "as `or_null` makes it"
     if kind == "object":
-        if not isinstance(value, dict):
-            return f"{name} must be an object"
-        known, others = schema.get("properties", {}), schema.get("additionalProperties", False)
-        missing = [each for each in schema.get("required", ()) if each not in value]
-        if missing:
-            return f"{name} lacks {', '.join(missing)}"
-        for each, member in value.items():
-            part = known.get(each, others)
-            if not part:
-                return f"{name} has no member {each!r}; it has {', '.join(known)}"
-            if wrong := problem(part, member, each):
-                return wrong
-        return ""
+        return _object_problem(schema, value, name)
     if kind == "array":
         if not isinstance(value, list):
             return f"{name} must be an array"
         return next((wrong for each in value if (wrong := problem(schema["items"], each, name))), "")
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return f"{name} must be {'an' if kind == 'integer' else 'a'} {kind}"
+    return _bounds_problem(schema, kind, value, name)
+
+
+def _object_problem(schema: Schema, value: object, name: str) -> str:
+    if not isinstance(value, dict):
+        return f"{name} must be an object"
+    known, others = schema.get("properties", {}), schema.get("additionalProperties", False)
+    missing = [each for each in schema.get("required", ()) if each not in value]
+    if missing:
+        return f"{name} lacks {', '.join(missing)}"
+    for each, member in value.items():
+        part = known.get(each, others)
+        if not part:
+            return f"{name} has no member {each!r}; it has {', '.join(known)}"
+        if wrong := problem(part, member, each):
+            return wrong
+    return ""
+
+
+def _bounds_problem(schema: Schema, kind: str, value: object, name: str) -> str:
+    """Return what is wrong with a number or a text of the right type."""
     if isinstance(value, int) and kind == "integer" and value not in _INT64:
         return f"{name} must be a 64-bit number"
     if "enum" in schema and value not in schema["enum"]:

@@ -112,6 +112,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection if nothing happens; None while a request is answered."""
         self._may_write = asyncio.Event()
+        """Cleared while the peer does not take what was sent."""
         self._may_write.set()
         self._transport: asyncio.Transport
         """Set when the connection is made."""

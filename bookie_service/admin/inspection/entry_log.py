@@ -48,6 +48,7 @@ class _Chain:
     """Adjacent items of a window. `end`: where the next item would begin."""
 
     starts: np.ndarray
+    """Where each item begins and (`ends`) ends in the window."""
     ends: np.ndarray
     end: int
 
@@ -59,6 +60,7 @@ class _EntryLog:
         self._log_id = log_id
         self._verifier = verifier
         self._size = file.size()
+        """Bytes of the file when it was opened. Constant."""
         self._file_header: log_format.LogHeader | None = None
         """The header; None: it was not read yet, or is damaged."""
 

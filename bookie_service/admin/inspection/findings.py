@@ -24,6 +24,7 @@ class Fact:
     """
 
     kind: str
+    """What it is, as people read it, such as "mark"."""
     path: str
     offset: int | None
     length: int | None
@@ -41,6 +42,7 @@ class FoundEntries:
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     states: np.ndarray
+    """VERIFIED, UNVERIFIED or WRONG, for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class FoundPositions:
     entry_ids: np.ndarray
     positions: np.ndarray
     states: np.ndarray
+    """VERIFIED, UNVERIFIED or WRONG, for each."""
     offsets: np.ndarray | None
 
 
@@ -67,6 +70,7 @@ class Damage:
     offset: int | None
     length: int | None
     reason: str
+    """One line for people."""
     ledger_id: int | None = None
     entry_id: int | None = None
 
@@ -82,8 +86,10 @@ class Incomplete:
 
     path: str
     offset: int
+    """They are `length` bytes from here on."""
     length: int
     reason: str
+    """One line for people."""
 
 
 Finding = Fact | FoundEntries | FoundPositions | Damage | Incomplete

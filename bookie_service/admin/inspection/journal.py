@@ -89,6 +89,7 @@ class _JournalFile:
         self._file_id = file_id
         self._size = file.size()
         self._known_end = successor.previous_end if successor is not None else None
+        """Where the next file says that this one ends; None: there is no next file. Constant."""
         self._durable = self._known_end or 0
         if mark is not None and mark.file_id == file_id:
             self._durable = max(self._durable, mark.offset)

@@ -79,6 +79,7 @@ class Counts:
     """Counts of everything that was found, shown or not."""
 
     files: int = 0
+    """How many files were read."""
     entries: int = 0
     """How many entries and positions there are."""
     unverified: int = 0

@@ -90,6 +90,7 @@ class BookieFiles:
     """The `current` directories of one bookie, as far as known, in configured order."""
 
     journals: tuple[str, ...]
+    """Those of the journals; `ledgers`: those of the ledger directories."""
     ledgers: tuple[str, ...]
 
     def journal_index(self, directory: str) -> int | None:

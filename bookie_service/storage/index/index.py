@@ -269,6 +269,7 @@ class IndexReader:
         self._paths = paths
         self._pages = pages
         self._fileless = fileless
+        """The headers of ledgers without an index file."""
         self._open: OpenFiles[int, IndexFile] = OpenFiles(partial(paths.open, files), open_files_max)
         self._keeps_pages = keeps_pages
         self._moves = paths.moves

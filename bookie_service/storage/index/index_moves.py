@@ -55,8 +55,10 @@ class IndexMoves:
         self._paths = paths
         self._pages = pages
         self._fileless = fileless
+        """The headers of ledgers without an index file."""
         self._doubt = in_doubt.begin
         self._header_of = in_doubt.header_of
+        """As `DoubtCallbacks.header_of`."""
         self._refusing: set[int] = set()
         """Numbers of directories whose disks take no writes. Emptied by `noted`, and by `refusal` for lack of space."""
         self._no_space: OSError | None = None

@@ -47,6 +47,7 @@ class IndexSyncs:
         self.syncs_file_systems = len(self._file_systems) == len(file_systems)
         """Whether many files can be made durable by one sync of their file system. Constant."""
         self.files_synced_singly_max = files_synced_singly_max
+        """From more changed files on, their file system is synced as a whole."""
         self._late: dict[int, Future[SyncRefusals]] = {}
         """Syncs that the last caller did not wait for, by number of the directory. Emptied by `refusals`."""
 

@@ -199,6 +199,7 @@ class KeyValueIndex(KeyValueView):
         """Return None, because the store keeps its own cache."""
 
     notices: Sequence[str] = ()
+    """Lines for the operator about what the start found."""
 
     def stored(self, ledger_id: int) -> StoredLedger:
         header = self.header(ledger_id)

@@ -89,9 +89,11 @@ class LedgerHeaders:
         self.damage = self._damage(end, noted or (0, 0))
         """What is damaged or missing, and then rows may be missing; "": nothing."""
         self._is_whole = end == len(self._file.data or b"") > 0
+        """Whether the file exists and every byte of it was decoded."""
         # From now on only the path and the generation are needed.
         self._file.data = None
         self._rows_written = len(found)
+        """How many rows the file has, obsolete ones included."""
         self.table = _Table.of(found)
         """The rows. Replaced as a whole by `LedgerHeadersWriter`, except that `remove` marks rows."""
 
@@ -159,6 +161,7 @@ class LedgerHeadersWriter(LedgerHeaders):
         super().__init__(files, directories, known.headers, places)
         self._files = files
         self._known = known
+        """Records durably that the file exists."""
         self._rows_beside = rows_beside
         self._noted_generation = None if known.headers is None else known.headers[0]
         """The generation that is durable in the manifest; None: it names no generation."""

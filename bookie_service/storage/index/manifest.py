@@ -60,6 +60,7 @@ class IndexManifest:
         self.is_lost = self._file.is_lost
         """Whether the file, or its last version, was deleted. Constant."""
         self.is_complete = end == len(data) > 0 and not self.is_lost
+        """Whether the file records every index file: it exists, and is neither damaged nor lost."""
         self.headers = file_format.headers_of(ledger_ids, rows)
         """(generation, least bytes) of the file with the headers of ledgers without entries; None: there may be no such
         file. Changed by `note_headers` and `forget_headers`."""

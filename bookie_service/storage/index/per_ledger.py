@@ -85,6 +85,7 @@ class PerLedgerIndex:
         self._paths.may_have = self._may_have_file
         self._reader = IndexReader(files, self._paths, self._pages, self._fileless, open_files_max)
         self.positions = self._reader.positions
+        """This, page_in_memory and last_entry are methods of the reader: one call less for each read."""
         self.page_in_memory = self._reader.page_in_memory
         self.last_entry = self._reader.last_entry
         self.notices = _notices(self._known)

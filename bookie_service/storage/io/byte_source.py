@@ -37,7 +37,7 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of a file. Bytes of an entry log never change, and no other file ever gets its path."""
+    """`size` bytes of a file from `offset` on. Those of an entry log never change, and no other file gets its path."""
 
     path: str
     offset: int
@@ -50,6 +50,7 @@ class NotCached(Exception):
     def __init__(self, place: FileRange) -> None:
         super().__init__(place)
         self.place = place
+        """The range to fetch before the read is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class Fetched:
     """The result of fetching a range: its bytes, or the error of the read."""
 
     place: FileRange
+    """The range that was fetched."""
     data: bytes = b""
+    """The bytes, fewer than asked for at the end of the file; b"" if there is an error."""
     error: OSError | None = None
 
     def part(self, path: str, size: int, offset: int) -> memoryview | None:

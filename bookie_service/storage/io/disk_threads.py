@@ -88,8 +88,10 @@ class DiskThreads:
 
     def __init__(self, directories: Sequence[str], stall_s: float = STALL_S) -> None:
         self.waits = True
+        """As in `DiskWork`, as is `stall_s`. Set by the bookie when it serves, and when it stops."""
         self.stall_s = stall_s
         self._directories = directories
+        """The directories, in the order in which callers number them."""
         self._queues: list[queue.Queue[tuple[Callable[[], Any], Future[Any]] | None]] = [
             queue.Queue(_WAITING_MAX) for _ in directories
         ]
@@ -104,6 +106,7 @@ class DiskThreads:
         """Since when each late directory is late, by the monotonic clock. Changed with `_noting` held: work that ends
         while it is found late is not late."""
         self._noting = threading.Lock()
+        """Held while work is found late, or ends. See `_late_since`."""
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
         futures = {place: self._give(place, task) for place, task in work.items()}

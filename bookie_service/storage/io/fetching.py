@@ -49,6 +49,7 @@ class FetchThreads:
         self._queues: dict[str, _Queue] = {directory: queue.SimpleQueue() for directory in (*own, _ANY)}
         """The tasks by directory; `_ANY` comes last, because it matches every path."""
         self._stopping = threading.Event()
+        """Set by `stop`: the threads take no further tasks."""
         each = -(-threads // max(1, len(own)))
         self._threads = [
             threading.Thread(target=self._run, args=(waiting,), name=f"fetch-{number}-{place}", daemon=True)

@@ -22,6 +22,7 @@ class FilePlaces:
         """
         self._files = files
         self._noting = threading.Lock()
+        """Held while a place is recorded."""
         self._path = os.path.join(journal, file_format.FILE_NAME)
         try:
             found = file_format.decode(files.read_all(self._path)) if files.exists(self._path) else None

@@ -410,6 +410,7 @@ class LocalFiles(ReadOnlyFiles):
     # Class attributes, so that subclasses that count or damage have them without calling `__init__`.
     _group_id: int | None = None
     _file_mode, _directory_mode = 0o600, 0o700
+    """`_file_mode`, `_directory_mode`: permissions of new ones: others get nothing, a group may read."""
 
     def __init__(self, group_id: int | None = None) -> None:
         if group_id is not None:

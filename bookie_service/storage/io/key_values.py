@@ -26,10 +26,15 @@ class KeyValueOptions:
     """Sizes in bytes; only RocksDB uses the last two."""
 
     cache_bytes: int = bounded(16 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    """Decompressed blocks of the database that stay in memory."""
     write_buffer_bytes: int = bounded(16 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    """Changes that are gathered in memory before they become a sorted file."""
     open_files_max: int = bounded(1000, 1, COUNT_MAX)
+    """Files of the database that stay open."""
     block_bytes: int = bounded(64 * 1024, 1024, 64 * 1024 * 1024, "bytes")
+    """How much a look-up reads from disk."""
     bloom_bits_per_key: int = bounded(10, 0, 100)
+    """Memory for filters that say a key is in no file; 0: no filters."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -16,10 +16,13 @@ class ProcessUsage:
     """Seconds of processor time, bytes of memory, open files, and threads."""
 
     processor_s: float
+    """User and system time since the process began."""
     resident_bytes: int = 0
+    """Memory that is not swapped out; `virtual_bytes`: all address space."""
     virtual_bytes: int = 0
     open_files: int = 0
     open_files_max: int = 0
+    """The soft limit (RLIMIT_NOFILE)."""
     threads: int = 0
 
 

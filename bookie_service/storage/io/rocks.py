@@ -76,6 +76,7 @@ class RocksKeyValues:
         self._linked = linked
         """Makes a directory of links to the files of the database, or None. Constant."""
         self._unlogged = WriteOptions()
+        """Writes without RocksDB's own log, because the bookie's journal has what they contain."""
         # It is a property, but rocksdict's stub declares a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
         self._using = threading.Lock()

@@ -126,6 +126,7 @@ class Checkpoint:
 
     flush: Flush
     marks: Sequence[Future[JournalPosition]]
+    """Done when each journal has reached the end of what `flush` contains."""
 
 
 class JournalFailed(Exception):

@@ -44,11 +44,14 @@ class JournalOptions:
     """
 
     file_bytes_max: int = bounded(2048 * 1024 * 1024, 1, BYTES_MAX, "bytes")
+    """A file that has reached it is followed by another one."""
     preallocate_bytes: int = bounded(16 * 1024 * 1024, 0, 2048 * 1024 * 1024, "bytes")
+    """Space is allocated in steps of this; 0: when it is written."""
     alignment_bytes: int = bounded(0, 0, 1024 * 1024, "bytes")
     backups_max: int = bounded(5, 0, COUNT_MAX)
     reuse_files: bool = False
     sync_groups: bool = True
+    """False: groups are acknowledged from the page cache, and a power failure loses them."""
     leaves_page_cache: bool = True
     cached_bytes: int = bounded(8 * 1024 * 1024, 0, BYTES_MAX, "bytes")
 
@@ -81,10 +84,12 @@ def in_whole_blocks(options: JournalOptions, files: LocalFiles, directories: Seq
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A journal record to be written. Its body is `parts` back to back, which must not change until it is durable."""
+    """A journal record to be written. Its body, of `body_bytes`, is `parts` back to back; they must not change until it
+    is durable."""
 
     kind: RecordKind
     count: int
+    """How many entries, keys, fences or LACs the body has."""
     parts: Sequence[Buffer]
     body_bytes: int
 

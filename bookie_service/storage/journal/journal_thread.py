@@ -74,8 +74,10 @@ class JournalEvents:
     """
 
     on_durable: Callable[[int], None]
+    """Everything up to a sequence number is durable."""
     on_written: Callable[[int], None]
     on_failure: Callable[[BaseException], None]
+    """Nothing can be written any more, and the process must end."""
     post: Callable[..., None]
 
 
@@ -84,11 +86,16 @@ class _Submission:
     """Records, or a request: to make all before it durable, to report the end, or to write a durability marker."""
 
     sequence: int
+    """Its number, by which its caller learns that it is done."""
     records: Sequence[Record] = ()
     is_deferred: bool = False
+    """Its records need only be written. They become durable with a later group."""
     forces: bool = False
+    """All before it must be durable."""
     mark: Future[JournalPosition] | None = None
+    """Gets the end of the journal after everything before it; None: it is not wanted."""
     writes_marker: bool = False
+    """A durability marker is written after everything before it."""
 
 
 @dataclass(slots=True)

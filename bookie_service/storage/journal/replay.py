@@ -42,7 +42,9 @@ class ReplayedJournal:
     """The result of reading a chain of files: where its last whole record ends, and how much was read."""
 
     end: JournalPosition
+    """Where the last whole record ends."""
     records: int
+    """How many records there were, of all kinds."""
     torn: str | None
     """A line about a torn tail that was cut; None: nothing was cut."""
 
@@ -86,6 +88,7 @@ class _Link:
         self.file_id = file_id
         self.file: File = files.open(os.path.join(directory, journal_format.file_name(file_id)))
         self.size = self.file.size()
+        """Bytes of the file, with space that was allocated in advance."""
         try:
             self.header = journal_format.decode_file_header(self.file.read(FILE_HEADER_BYTES, 0), file_id)
         except ValueError as error:

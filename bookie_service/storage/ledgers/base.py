@@ -87,6 +87,7 @@ class StoreOptions:
     cache_half_bytes: int = bounded(64 * 1024 * 1024, 1, BYTES_MAX, "bytes")
     append: AppendOptions = field(default_factory=AppendOptions)
     open_files_max: int = bounded(20_000, 1, COUNT_MAX)
+    """Index files that stay open."""
     pages: PageOptions = field(default_factory=PageOptions)
     read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
     key_values: KeyValueOptions = field(default_factory=KeyValueOptions)

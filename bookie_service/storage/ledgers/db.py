@@ -31,6 +31,7 @@ class DbLedgerStorage(BaseLedgerStorage):
         super().__init__(files, directories, options, places)
         ahead = options.read_ahead
         self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
+        """How many entries, and bytes (`_ahead_bytes`), a miss reads ahead; 0: none. Constant."""
         self._ahead_bytes = ahead.batch_bytes if ahead.batch_bytes > 0 else ahead.cache_bytes // 16
         self._read_ahead = self.read_ahead = ReadAheadCache(ahead.cache_bytes)
 

@@ -228,7 +228,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Entries in an entry log: the path of the log, and where each item begins, int64, ascending."""
+    """Entries in an entry log: the path of the log, and the offsets of the items, int64, ascending."""
 
     path: str
     offsets: np.ndarray

@@ -41,6 +41,7 @@ class Limbo:
         """
         self._files = files
         self._changing = threading.Lock()
+        """Held while ledgers are added or removed, and the file is written."""
         name = limbo_format.LIMBO_NAME
         try:
             self._file = PlacedFile(files, directories, name, lambda data: limbo_format.decode_limbo(data)[1], places)

@@ -29,6 +29,7 @@ class ReadAheadOptions:
 
     cache_bytes: int = bounded(64 * 1024 * 1024, 0, BYTES_MAX, "bytes")
     batch_entries: int = bounded(100, 1, COUNT_MAX)
+    """How many entries at once."""
     batch_bytes: int = bounded(-1, -1, BYTES_MAX, "bytes")
 
     def __post_init__(self) -> None:

@@ -49,6 +49,8 @@ class Look:
         self._item_bytes = max(item_bytes, _GUESS_BYTES_MIN)
         self._ids = [ledger.ledger_id for ledger in ledgers]
         self._bounds = np.array([0, *ends])
+        """Where the entries of each ledger begin and end: those of ledger i are [_bounds[i], _bounds[i + 1]).
+        Constant."""
         self._ledger_ids = self._of_each(self._ids)
         self.rows = np.arange(len(entry_ids))
         """Numbers of the entries that are not decided yet, ascending. Reduced by each step."""

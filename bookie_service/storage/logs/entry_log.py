@@ -115,6 +115,7 @@ class EntryLogs(StoredLogs):
         self._reserves = reserves
         self._limits = limits or DiskLimits()
         self._numbering = threading.Lock()
+        """Held while a new log gets its id."""
         self._creating = {directory: threading.Lock() for directory in directories}
         """For each directory, a lock that is held while a log is created in it."""
         self._appended: set[int] = set()

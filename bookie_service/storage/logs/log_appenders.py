@@ -85,6 +85,7 @@ class DirectoryAppenders:
         self._directories = directories
         self._disks = disks
         self._seals_idle = options.log_per_ledger
+        """Whether `seal_idle` ends logs: only if each ledger has a log of its own. Constant."""
         self._appenders = [EntryLogAppender(logs, options, directory=directory) for directory in directories]
         self._late: list[Future[Any]] = []
         """Work that the last callers did not wait for. Reduced by `_run`."""
@@ -164,10 +165,12 @@ class _Write:
         self._logs = logs
         self._disks = disks
         self._memory = memory
+        """The bytes in which the items are: item i is `_sizes[i]` bytes from `_addresses[i]` on."""
         self._addresses = addresses
         self._sizes = sizes
         self._ledger_ids = gather_i64(memory, addresses + LENGTH_BYTES)
         self.positions = np.zeros(len(addresses), np.int64)
+        """The position of each item, filled as directories write. 0: not written yet."""
         self._refusals: dict[int, OSError] = {}
         """Errors of directories that took no writes, by number."""
         self._written: dict[int, list[np.ndarray]] = {}
