@@ -139,16 +139,25 @@ def _serve(start: Start, recorder: TurnRecorder | None) -> int:
 
 
 def _supervise(arguments: argparse.Namespace, argv: Sequence[str], signals: ShutdownSignals) -> int:
-    """Run all instances; return the exit code. Raises ConfigurationError."""
-    from bookie_service.admin import instances
+    """Run all instances, or print their states; return the exit code. Raises ConfigurationError."""
+    from bookie_service.admin import instance_states, instances
 
+    if arguments.command == "state" and not arguments.words:
+        numbers = range(1, max(1, arguments.instances) + 1)
+        directories = {each: _load_instance(arguments, each).service.ledger_directories for each in numbers}
+        return instance_states.run(directories, arguments.json)
     if _is_command(arguments):
         raise ConfigurationError("this acts on one bookie: add --instance I to --instances")
-    first = load(arguments.config, [*_settings(arguments), *_of_instance(arguments, 1).items()])
+    first = _load_instance(arguments, 1)
     log_output.use(first.log_level, first.log_format)
     command = [sys.executable, "-m", "bookie_service", *argv]
     command += [] if arguments.json else ["--json"]
     return instances.run(command, arguments.instances, signals, as_json=arguments.json)
+
+
+def _load_instance(arguments: argparse.Namespace, number: int) -> Configuration:
+    """Return the configuration of an instance. Raises ConfigurationError."""
+    return load(arguments.config, [*_settings(arguments), *_of_instance(arguments, number).items()])
 
 
 def _of_instance(arguments: argparse.Namespace, number: int) -> dict[str, str]:

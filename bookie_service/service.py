@@ -52,9 +52,10 @@ logger = logging.getLogger(__name__)
 SLOW_STOP_S = 30.0
 _SLOW_STOP = (
     "the bookie has been stopping for %g s: a journal or ledger directory has not made everything durable yet. It "
-    "keeps waiting. If a disk does not answer, kill the process: nothing that was acknowledged is lost, because the "
-    "next start replays the journal"
+    "keeps waiting. If you kill the process, because a disk does not answer, %s"
 )
+_NOTHING_IS_LOST = "nothing that was acknowledged is lost: the next start replays the journal"
+_SOME_IS_LOST = "entries that were acknowledged are lost: journalWriteData is false, so the journal lacks them"
 
 _WATCH_INTERVAL_S = 0.1
 """How often some connections are checked. All of them are checked in `connections.LOOKS` times this."""
@@ -342,7 +343,8 @@ class BookieService:
             BaseException: the error that made a thread of the service fail, before or meanwhile. The next start replays
                 the journal.
         """
-        slow = self._loop.call_later(slow_s, logger.warning, _SLOW_STOP, slow_s)
+        loss = _NOTHING_IS_LOST if self.options.bookie.journals_entries else _SOME_IS_LOST
+        slow = self._loop.call_later(slow_s, logger.warning, _SLOW_STOP, slow_s, loss)
         try:
             await self._stop()
         finally:

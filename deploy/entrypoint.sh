@@ -38,13 +38,23 @@ init() {
   done
 }
 
+# Whether these arguments of `bookie` run one. Commands to a running bookie, and --check, do not need the cluster.
+runs_bookie() {
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --config=* | --set=* | --instances=* | --instance=* | --log-level=* | --log-format=* | --json) shift ;;
+      --config | --set | --instances | --instance | --log-level | --log-format) shift $(($# > 1 ? 2 : 1)) ;;
+      *) return 1 ;;
+    esac
+  done
+}
+
 case "${1:-bookie}" in
   bookie)
     [ $# -eq 0 ] || shift
-    # Commands to a running bookie, and --check, do not need the cluster.
-    case "${1:-}" in
-      '' | --config* | --set* | --instances* | --log-* | --json) init ;;
-    esac
+    if runs_bookie "$@"; then
+      init
+    fi
     exec bkspark bookie --environment "$@"
     ;;
   autorecovery)
@@ -57,11 +67,19 @@ case "${1:-bookie}" in
     ;;
   healthy)
     [ -z "${HEALTH_CHECK_CMD:-}" ] || exec sh -c "$HEALTH_CHECK_CMD"
-    # Autorecovery has no control socket. It ends when something is wrong with it.
-    if tr '\0' ' ' </proc/1/cmdline | grep -q bookie_service.replication; then
-      exit 0
-    fi
-    exec bkspark bookie --environment state
+    shift
+    case $(tr '\0' ' ' </proc/1/cmdline) in
+      # Autorecovery has no control socket. It ends when something is wrong with it.
+      *' -m bookie_service.replication '*) exit 0 ;;
+      # What the bookie was started with names it: --config, --set, and --instances of several bookies.
+      *' -m bookie_service '*)
+        if [ $# -eq 0 ]; then
+          xargs -0 sh -c 'exec "$@" state' healthy </proc/1/cmdline || exit 1
+          exit 0
+        fi
+        ;;
+    esac
+    exec bkspark bookie --environment "$@" state
     ;;
   shell)
     # Verbs about a bookie's files take its keys from a file.

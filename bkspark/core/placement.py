@@ -222,7 +222,8 @@ def _best_places(
     wanted: _Spans,
     random: RandomSource,
 ) -> tuple[Place, ...]:
-    """Return places for `slots` with which the most write sets span what is wanted; among equal choices, any."""
+    """Return places for `slots` with which the most write sets span what is wanted. All such choices of bookies are
+    equally likely, so a place is as likely as it has bookies."""
     touched = [sets for sets in _write_sets(len(standing), write_quorum) if any(slot in slots for slot in sets)]
     scarce = {place for place, count in left.items() if count < len(slots)}
     kinds = _kinds(left, [place for place in standing if place is not None])
@@ -252,7 +253,15 @@ def _best_places(
                 best, found = score, []
             if score == best:
                 found.append((*places, last))
-    return found[random.sample(range(len(found)), 1)[0]]
+    ways = [_ways(places, left) for places in found]
+    ends, divisor = list(itertools.accumulate(ways)), math.gcd(*ways)
+    (drawn,) = random.sample(range(ends[-1] // divisor), 1)
+    return found[bisect_right(ends, drawn * divisor)]
+
+
+def _ways(places: Sequence[Place], left: Mapping[Place, int]) -> int:
+    """Return in how many ways the bookies that places have left can fill them."""
+    return math.prod(left[place] - places[:number].count(place) for number, place in enumerate(places))
 
 
 def _kinds(places: Iterable[Place], standing: Collection[Place]) -> dict[Place, tuple[str | None, str | None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -152,11 +151,15 @@ class BookieWatcher:
     async def _read_writable(self) -> frozenset[str]:
         changes = self._writable_changes
         writable = await self._registry.writable_ids()
+        knows_hosts = True
         if not all(map(_names_host, writable)):
-            # A host only says which places are better, so a list that changes meanwhile must not end a look-up.
-            with contextlib.suppress(MetadataError):
+            try:
                 self._hosts |= await self._registry.hosts()
-        if changes == self._writable_changes:
+            except MetadataError:
+                # A host only says which places are better, so a list that changes meanwhile must not end a look-up. The
+                # next one tries again.
+                knows_hosts = False
+        if knows_hosts and changes == self._writable_changes:
             self._writable = writable
         return writable
 

@@ -37,6 +37,10 @@ Do = Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]
 """Carries out a request of a peer, and returns the response."""
 
 
+class NotRunning(BookKeeperError):
+    """No bookie serves on the directories."""
+
+
 @contextlib.asynccontextmanager
 async def serving(
     ledger_directories: Sequence[str], do: Do, permits: Permits = lambda principal, where: True
@@ -160,7 +164,8 @@ def ask(
     ever.
 
     Raises:
-        BookKeeperError: no bookie runs there, or the request failed. The message says why in one line.
+        NotRunning: no bookie runs there.
+        BookKeeperError: the request failed. The message says why in one line.
         OSError: its socket may not be opened.
     """
     with _connected(list(map(layout.current, ledger_directories))) as peer:
@@ -182,7 +187,7 @@ def ask(
 
 
 def _connected(directories: Sequence[str]) -> socket.socket:
-    """Return a connection to the bookie that runs on these directories. Raises BookKeeperError, OSError as `ask`."""
+    """Return a connection to the bookie that runs on these directories. Raises NotRunning, OSError as `ask`."""
     for directory in directories:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -195,4 +200,4 @@ def _connected(directories: Sequence[str]) -> socket.socket:
             if not is_absent and not is_disk_failure(error):
                 raise
     where = os.path.join(directories[0], NAME)
-    raise BookKeeperError(f"no bookie runs on {os.path.dirname(directories[0])}: no process answers at {where}")
+    raise NotRunning(f"no bookie runs on {os.path.dirname(directories[0])}: no process answers at {where}")

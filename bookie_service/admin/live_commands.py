@@ -134,11 +134,16 @@ def run(ledger_directories: Sequence[str], command: str, words: Sequence[str], a
         report = PassReport(**{field.name: answer[field.name] for field in dataclasses.fields(PassReport)})
         print(f"{report} ({answer['seconds']:.1f} s)")
     else:
-        del answer["seconds"]
-        width = max(map(len, answer), default=0)
-        for name, value in answer.items():
-            print(f"{name.ljust(width)}  {shown(name, value)}".rstrip())
+        print_answer(answer)
     return 0
+
+
+def print_answer(answer: Mapping[str, Any]) -> None:
+    """Print the members of a response for a person, except how long it took."""
+    members = {name: value for name, value in answer.items() if name != "seconds"}
+    width = max(map(len, members), default=0)
+    for name, value in members.items():
+        print(f"{name.ljust(width)}  {shown(name, value)}".rstrip())
 
 
 def shown(name: str, value: object) -> str:

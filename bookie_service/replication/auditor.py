@@ -121,6 +121,8 @@ class Auditor:
             BookKeeperError: the metadata store failed.
         """
         await self._election.stand()
+        # Also before it is elected: where a bookie is can only be read while the bookie is registered.
+        host_of = (await self._context.watcher.replacements()).topology.host_of
         if not await self._election.is_elected():
             self._was_elected = False
             self._stop_checking()
@@ -134,12 +136,12 @@ class Auditor:
         if not await self._store.is_enabled():
             self._stop_checking()
             return None
-        waits = [await self._audit_bookies(), await self._check_ledgers_if_due()]
+        waits = [await self._audit_bookies(host_of), await self._check_ledgers_if_due()]
         if self._options.bookie_check_interval_s > 0:
             waits.append(max(0.0, self._bookies_due_s - _now_s()))
         return min((wait for wait in waits if wait is not None), default=None)
 
-    async def _audit_bookies(self) -> float | None:
+    async def _audit_bookies(self, host_of: Callable[[str], str]) -> float | None:
         interval_s, now_s = self._options.bookie_check_interval_s, _now_s()
         is_due = interval_s > 0 and now_s >= self._bookies_due_s
         if is_due:
@@ -147,8 +149,7 @@ class Auditor:
         delay_s = await self._recovery_delay_s()
         known, registered = await self._bookies()
         maintained, ends_s = await self._maintained()
-        topology = (await self._context.watcher.replacements()).topology
-        verdict = self._lost.decide(known - maintained, registered, now_s, delay_s, topology.host_of)
+        verdict = self._lost.decide(known - maintained, registered, now_s, delay_s, host_of)
         if verdict.audit or is_due:
             # A due check also finds bookies that ledgers name but that have neither cookie nor registration.
             listed = await self.audit(verdict.audit, self._is_still_elected)

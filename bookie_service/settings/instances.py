@@ -64,6 +64,9 @@ def instance_settings(values: Mapping[str, str], number: int, count: int) -> dic
         if each == number:
             found = {key: value for key, value in replaced.items() if value != values[key]}
             found |= {key: str(port) for key, port in ports.items()}
+            if "httpServerPort" in ports and configuration.http.port == configuration.http.metrics_port:
+                # The metrics are served there, too.
+                found["prometheusStatsHttpPort"] = found["httpServerPort"]
             found |= {key: ",".join(paths) for key, paths in directories.items()}
     return found
 

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.ports import free_ports
+from bkspark.cli.ports import check_port, free_ports
+from bkspark.errors import ConfigurationError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
@@ -22,6 +23,16 @@ from tests.bookie.serving import Peer
 START_S = 120.0
 STOP_S = 120.0
 T = TypeVar("T")
+
+
+def ports_in_a_row(count: int) -> int:
+    """Return the first of ports that are free now."""
+    while True:
+        first = free_ports(1)[0]
+        with contextlib.suppress(ConfigurationError):
+            for port in range(first, first + count):
+                check_port(port)
+            return first
 
 
 def new_cluster(connect_string: str, name: str) -> str:

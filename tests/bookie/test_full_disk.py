@@ -318,6 +318,31 @@ def test_what_a_failed_sync_left_is_not_written_over_what_a_later_one_made_durab
     store.close()
 
 
+def test_store_is_not_opened_again_beneath_a_sync_whose_writes_it_would_lack(tmp_path: Path) -> None:
+    """A bookie would deny entries that it acknowledged, until the sync has failed as well."""
+    store = RocksKeyValues(str(tmp_path), KeyValueOptions())
+    database = store._database = FirstFlushFails(store._database)
+    store.write([(b"position", b"1")])
+    with ThreadPoolExecutor(1) as threads, contextlib.ExitStack() as ending:
+        checkpoint = threads.submit(store.sync)
+        ending.callback(database.go_on.set)
+        database.is_in_flush.wait()
+        # Garbage collection removes a ledger meanwhile, and tries it again.
+        store._database = FailingWrites(database, Exception("IO error: No space left on device: x"))
+        with pytest.raises(OSError, match="No space left"):
+            store.write([], [(b"header", b"header\0")])
+        store._database = database
+        with pytest.raises(OSError, match="is synced first") as raised:
+            store.write([], [(b"header", b"header\0")])
+        assert is_out_of_space(raised.value)
+        assert store.get([b"position"]) == [b"1"]
+        database.go_on.set()
+        assert isinstance(checkpoint.exception(), OSError)
+    store.sync()
+    assert store.get([b"position"]) == [b"1"]
+    store.close()
+
+
 def test_a_removal_that_a_full_disk_refused_does_not_happen_later(small_disk: Path) -> None:
     """A bookie that could not drop a ledger goes on serving it, and drops it in a later pass."""
     store = RocksKeyValues(str(small_disk), KeyValueOptions())

@@ -227,6 +227,20 @@ def test_ledger_directory_without_the_mark_of_one_journal_was_emptied(tmp_path: 
     assert f"directory {bookie.ledgers[1]} of bookie b-1 has lost its contents" in bookie.refusal()
 
 
+@pytest.mark.parametrize("change", ["reordered", "removed", "added"])
+def test_other_ledger_directories_than_before_refuse_the_start_and_change_nothing(tmp_path: Path, change: str) -> None:
+    """The place of a ledger follows from the number of its directory: a bookie would deny what it has."""
+    bookie = Bookie(tmp_path)
+    bookie.start_and_stop()
+    before, (first, second), new = bookie.contents(), bookie.ledgers, str(tmp_path / "new")
+    bookie.ledgers = {"reordered": (second, first), "removed": (first,), "added": (first, second, new)}[change]
+    assert f"ledger directories {first},{second} instead of {','.join(bookie.ledgers)}" in bookie.refusal()
+    assert not Path(new).exists()
+    bookie.ledgers = (first, second)
+    assert bookie.contents() == before
+    bookie.start_and_stop()
+
+
 def test_cookie_that_cannot_be_read_refuses_the_start_and_names_its_file(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path)
     bookie.start_and_stop()

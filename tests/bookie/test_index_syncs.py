@@ -165,6 +165,28 @@ def test_dropped_ledger_leaves_no_file_at_a_place_that_it_moved_away_from(direct
     again.index.close()
 
 
+@pytest.mark.parametrize("ledgers", [[4], [*range(4, 40, 3)]], ids=["few", "many"])
+def test_removal_does_not_wait_for_a_disk_that_is_late(directories: list[str], ledgers: list[int]) -> None:
+    """Garbage collection removes files between flushes, which wait for it. A crash may restore a file: a later pass
+    removes it again."""
+    it = Indexed(directories)
+    it.index.hold(update(each, 0, [7], generation=1) for each in [3, *ledgers])
+    it.index.sync()
+    for each in [3, *ledgers]:
+        it.index.remove(each)
+    it.files.operations.clear()
+    it.disks.late = {1}
+    it.index.sync_removed([3, *ledgers])
+    synced = [path for operation, path in it.files.operations if operation == "sync_directory"]
+    assert any(path.startswith(directories[0]) for path in synced)
+    assert not any(path.startswith(directories[1]) for path in synced)
+    assert files_of(directories) == []
+    it.disks.finish()
+    synced = [path for operation, path in it.files.operations if operation == "sync_directory"]
+    assert any(path.startswith(directories[1]) for path in synced)
+    it.index.close()
+
+
 def test_positions_that_memory_let_go_of_are_not_in_doubt_after_a_sync(directories: list[str]) -> None:
     it = Indexed(directories, EVICTING)
     for ledger_id in (3, 6, 9):  # all of directory a

@@ -10,6 +10,8 @@ from bookie_service.settings.instances import INSTANCES_MAX, instance_settings
 
 BASE = {"metadataServiceUri": "zk://h:1/ledgers", "journalDirectories": "/j", "ledgerDirectories": "/a,/b"}
 
+PROMETHEUS = {"statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider"}
+
 
 def of(number: int, count: int, **values: str) -> dict[str, str]:
     return instance_settings(BASE | values, number, count)
@@ -23,6 +25,24 @@ def test_ports_rise_and_directories_get_a_folder_of_the_instance() -> None:
     }
     assert of(2, 2)["bookiePort"] == "3182"
     assert of(2, 2, bookiePort="4000", httpServerEnabled="true")["httpServerPort"] == "8081"
+
+
+@pytest.mark.parametrize(
+    ("served", "key", "first"),
+    [({"httpServerEnabled": "true"}, "httpServerPort", 8080), (PROMETHEUS, "prometheusStatsHttpPort", 8000)],
+)
+def test_each_instance_serves_its_own_metrics(served: dict[str, str], key: str, first: int) -> None:
+    """ "So are `httpServerPort` and `prometheusStatsHttpPort` if they are used"."""
+    assert key not in of(2, 3)
+    assert [of(number, 3, **served)[key] for number in (1, 2, 3)] == [str(first + each) for each in range(3)]
+
+
+def test_metrics_that_are_served_at_the_port_of_the_api_stay_there() -> None:
+    """Otherwise the second instance would serve them at the port of the first one's API, and could not start."""
+    shared = PROMETHEUS | {"httpServerEnabled": "true", "prometheusStatsHttpPort": "8080"}
+    for number in (1, 2, 3):
+        http = configure({**BASE, **shared, **of(number, 3, **shared)}).http
+        assert (http.port, http.metrics_port, http.has_metrics_port) == (8079 + number, 8079 + number, False)
 
 
 def test_placeholder_gives_each_instance_a_value_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
@@ -17,22 +18,10 @@ from typing import Any
 import pytest
 
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.ports import check_port, free_ports
-from bkspark.errors import ConfigurationError
 from bkspark.wire.status import Status
-from tests.bookie.child import START_S, STOP_S
+from tests.bookie.child import START_S, STOP_S, ports_in_a_row
 from tests.bookie.serving import Peer, stored
 from tests.polling import wait_until
-
-
-def ports_in_a_row(count: int) -> int:
-    """Return the first of ports that are free now."""
-    while True:
-        first = free_ports(1)[0]
-        with contextlib.suppress(ConfigurationError):
-            for port in range(first, first + count):
-                check_port(port)
-            return first
 
 
 class Host:
@@ -96,7 +85,9 @@ def test_instances_are_bookies_of_their_own_that_end_with_their_supervisor(host:
             assert (host.directory / f"ledgers-{facts['instance']}" / "current" / "VERSION").exists()
         state = host.ask("--instances", "2", "--instance", "2", "state", "--json")
         assert state.returncode == 0, state.stderr
-        assert json.loads(state.stdout)
+        assert json.loads(state.stdout)["id"] == f"127.0.0.1:{host.port + 1}"
+        states = json.loads(host.ask("--instances", "2", "state", "--json").stdout)["instances"]
+        assert [(each["instance"], each["id"]) for each in states] == [(1, instances[0]["id"]), (2, instances[1]["id"])]
     assert supervisor.exit_code == 0
     assert all(is_gone(facts["pid"]) for facts in instances)
     assert "instance 1: " in host.log_text()
@@ -132,6 +123,26 @@ def test_bookies_end_when_their_supervisor_is_killed(host: Host) -> None:
             wait_until(lambda facts=facts: is_gone(facts["pid"]), "the bookies to be gone")
 
 
+def test_instance_that_restarts_in_place_is_the_same_process_and_ends_with_its_supervisor(host: Host) -> None:
+    """`bkspark cluster restart` has each bookie start its program again: its supervisor must not notice that."""
+    with host.running() as (supervisor, instances):
+        second = ("--instances", "2", "--instance", "2")
+        began = json.loads(host.ask(*second, "state", "--json").stdout)["started_ms"]
+        restarted = host.ask(*second, "restart")
+        assert restarted.returncode == 0, restarted.stderr
+
+        def serves_again() -> bool:
+            state = host.ask(*second, "state", "--json")
+            return state.returncode == 0 and json.loads(state.stdout)["started_ms"] > began
+
+        wait_until(serves_again, "the second instance to serve again")
+        assert json.loads(host.ask(*second, "state", "--json").stdout)["pid"] == instances[1]["pid"]
+        assert "starts again in" not in host.log_text()
+        supervisor.signal(signal.SIGKILL)
+        for facts in instances:
+            wait_until(lambda facts=facts: is_gone(facts["pid"]), "the bookies to be gone")
+
+
 def test_instance_whose_disk_is_gone_keeps_no_other_from_serving_and_serves_when_it_is_back(host: Host) -> None:
     """One disk must not cost a whole host."""
     disk, gone = host.directory / "ledgers-2", host.directory / "gone"
@@ -148,6 +159,31 @@ def test_instance_whose_disk_is_gone_keeps_no_other_from_serving_and_serves_when
         with Peer(host.port + 1) as peer:
             assert peer.read(7, 0).body == stored(7, 0, b"kept")
     assert supervisor.exit_code == 0
+
+
+def test_instance_whose_port_is_taken_keeps_no_other_from_serving(host: Host) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", host.port + 1))
+        other.listen()
+        with host.running() as (_, instances):
+            assert [facts["instance"] for facts in instances] == [1]
+            with Peer(host.port) as peer:
+                assert peer.add(7, 0, [b"one"]) == [Status.EOK]
+            other.close()
+            wait_until(lambda: "instance 2 serves" in host.log_text(), "the second instance to serve")
+            with Peer(host.port + 1) as peer:
+                assert peer.add(7, 0, [b"two"]) == [Status.EOK]
+
+
+def test_another_number_of_instances_moves_no_bookie(host: Host) -> None:
+    """The id, the port and the directories of an instance follow from its own number."""
+    with host.running(), Peer(host.port + 1) as peer:
+        assert peer.add(7, 0, [b"kept"]) == [Status.EOK]
+    with host.running("--instances", "1") as (_, instances):
+        assert [facts["id"] for facts in instances] == [f"127.0.0.1:{host.port}"]
+    with host.running() as (_, instances), Peer(host.port + 1) as peer:
+        assert [facts["id"] for facts in instances] == [f"127.0.0.1:{host.port + number}" for number in (0, 1)]
+        assert peer.read(7, 0).body == stored(7, 0, b"kept")
 
 
 def brought_back(gone: Path, disk: Path) -> bool:
@@ -178,21 +214,24 @@ from bookie_service.admin import instances
 from bookie_service.admin.shutdown import ShutdownSignals
 
 logging.basicConfig()
-instances.PAUSE_S_MIN = instances.PAUSE_S_MAX = 0.01
+instances.PAUSE_S_MIN, instances.PAUSE_S_MAX = PAUSES
 signals = ShutdownSignals()
 signals.begin()
 sys.exit(instances.run(sys.argv[1:], 2, signals, as_json=True))
 """
 INSTANCE = """
-import json, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, time
 number = int(sys.argv[-1])
 status = pathlib.Path("/proc/self/status").read_text()
 ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
 signals = [each for each in range(1, 32) if ignored >> each - 1 & 1]
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(AT_STOP))
+for each in (signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(each, lambda each, _: print(f"program {number} got {signal.Signals(each).name}", file=sys.stderr))
 if number == 2:
     AT_FIRST
-print(json.dumps({"id": "b", "signals": signals}), flush=True)
+facts = {"signals": signals, "pid": os.getpid(), "group": os.getpgrp(), "manager": os.environ.get("NOTIFY_SOCKET")}
+print(json.dumps({"id": "b", **facts}), flush=True)
 if number == 2:
     AT_ONCE
 while True:
@@ -201,24 +240,37 @@ while True:
 
 
 class Programs:
-    """A supervisor of two programs in place of bookies. They tell which signals they ignore from the beginning."""
+    """A supervisor of two programs in place of bookies. They tell which signals they ignore from the beginning, and log
+    those that they get."""
 
-    def __init__(self, directory: Path, *, at_stop: str = "0", at_once: str = "pass", at_first: str = "pass") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        at_stop: str = "0",
+        at_once: str = "pass",
+        at_first: str = "pass",
+        pauses: tuple[float, float] = (0.01, 0.01),
+    ) -> None:
         """`at_stop`: the exit code upon SIGTERM, an expression of `number`. `at_once`: what the second one does when it
-        serves; `at_first`: before that."""
+        serves; `at_first`: before that. `pauses`: the first and the longest pause before one starts again."""
         self.log = directory / "log"
         self.python = directory / "python"
         self.install()
         instance = INSTANCE.replace("AT_STOP", at_stop).replace("AT_ONCE", at_once).replace("AT_FIRST", at_first)
-        self._command = [sys.executable, "-c", SUPERVISE, str(self.python), "-c", instance]
+        supervise = SUPERVISE.replace("PAUSES", str(pauses))
+        self._command = [sys.executable, "-c", supervise, str(self.python), "-c", instance]
+
+    def start(self, **variables: str) -> ChildProcess:
+        return ChildProcess("supervisor", self._command, self.log, environment=variables)
 
     def install(self) -> None:
         self.python.symlink_to(sys.executable)
 
     @contextlib.contextmanager
-    def supervised(self) -> Iterator[tuple[ChildProcess, list[dict[str, Any]]]]:
+    def supervised(self, **variables: str) -> Iterator[tuple[ChildProcess, list[dict[str, Any]]]]:
         """The supervisor, and what it reports of each program."""
-        supervisor = ChildProcess("supervisor", self._command, self.log)
+        supervisor = self.start(**variables)
         try:
             line = next(supervisor.lines(time.monotonic() + START_S), None)
             assert line is not None, supervisor.last_log_line()
@@ -278,6 +330,89 @@ def test_instance_that_cannot_be_started_again_ends_no_other(tmp_path: Path) -> 
     assert supervisor.exit_code == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_signals_that_a_bookie_takes_reach_each_instance(tmp_path: Path, number: signal.Signals) -> None:
+    """ "SIGHUP and SIGUSR1 are passed on to each": bookies read their configuration again, or log their state."""
+    programs = Programs(tmp_path)
+    with programs.supervised() as (supervisor, _):
+        supervisor.signal(number)
+        for each in (1, 2):
+            wait_until(lambda each=each: f"program {each} got {number.name}" in programs.log.read_text(), "the signal")
+        assert supervisor.exit_code is None
+    assert supervisor.exit_code == 0
+
+
+def test_signal_of_a_terminal_reaches_only_the_supervisor(tmp_path: Path) -> None:
+    """A Ctrl-C goes to a group of processes. Bookies that got it, too, would end beside an orderly stop."""
+    with Programs(tmp_path).supervised() as (supervisor, instances):
+        assert [facts["group"] for facts in instances] == [facts["pid"] for facts in instances]
+        supervisor.signal(signal.SIGINT)
+        assert supervisor.wait(STOP_S)
+    assert supervisor.exit_code == 0
+    assert all(is_gone(facts["pid"]) for facts in instances)
+
+
+def test_instance_that_an_operator_stopped_stays_stopped_and_all_of_them_end_the_supervisor(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    with programs.supervised() as (supervisor, instances):
+        for facts in reversed(instances):
+            assert supervisor.exit_code is None
+            os.kill(facts["pid"], signal.SIGTERM)
+            stopped = f"instance {facts['instance']} was stopped; it stays so"
+            wait_until(lambda stopped=stopped: stopped in programs.log.read_text(), "the line about the stop")
+        assert supervisor.wait(STOP_S)
+    assert supervisor.exit_code == 0
+
+
+def test_instance_that_crashes_again_and_again_starts_after_longer_and_longer_pauses(tmp_path: Path) -> None:
+    """ "The delay doubles up to a minute": a bookie that cannot run must not take the processor from the others."""
+    programs = Programs(tmp_path, at_once="sys.exit(3)", pauses=(0.01, 60.0))
+    with programs.supervised() as (supervisor, _):
+        wait_until(lambda: "it starts again in 0.08 s" in programs.log.read_text(), "the fourth start")
+        lines = [line for line in programs.log.read_text().splitlines() if "it starts again in" in line]
+        assert [line.split()[-2] for line in lines[:4]] == ["0.01", "0.02", "0.04", "0.08"]
+        assert supervisor.exit_code is None
+
+
+def test_stop_does_not_wait_for_the_pause_of_an_instance_that_crashed(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, at_once="sys.exit(3)", pauses=(3600.0, 3600.0))
+    with programs.supervised() as (supervisor, _):
+        wait_until(lambda: "it starts again in 3600 s" in programs.log.read_text(), "the crash")
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait(STOP_S)
+    assert supervisor.exit_code == 0
+
+
+def test_stop_ends_an_instance_that_does_not_serve_yet(tmp_path: Path) -> None:
+    """The replay of a journal may take long. Until it ends, the supervisor has reported nothing."""
+    begun = tmp_path / "begun"
+    programs = Programs(tmp_path, at_first=f"pathlib.Path({str(begun)!r}).touch(); time.sleep(3600)")
+    supervisor = programs.start()
+    try:
+        wait_until(begun.exists, "the second program to begin")
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait(STOP_S)
+        assert list(supervisor.lines()) == []
+    finally:
+        supervisor.kill()
+    assert supervisor.exit_code == 0
+
+
+def test_service_manager_hears_of_all_instances_from_the_supervisor_alone(tmp_path: Path) -> None:
+    """ "It prints one line and reports READY to systemd": READY of the first bookie would come too early."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "manager"))
+        manager.settimeout(START_S)
+        with Programs(tmp_path).supervised(NOTIFY_SOCKET=str(tmp_path / "manager")) as (_, instances):
+            assert [facts["manager"] for facts in instances] == [None, None]
+        messages = [manager.recv(4096).decode() for _ in range(3)]
+    assert messages == [
+        "STATUS=starting 2 bookies",
+        "READY=1\nSTATUS=2 of 2 bookies serve",
+        "STOPPING=1\nSTATUS=all bookies stop",
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -285,7 +420,9 @@ def test_instance_that_cannot_be_started_again_ends_no_other(tmp_path: Path) -> 
         (["--instance", "1"], "--instance 1 needs --instances"),
         (["--instances", "2", "--instance", "3"], "--instance 3 must lie between 1 and 2"),
         (["--instances", "2", "--check"], "add --instance I to --instances"),
-        (["--instances", "2", "state"], "add --instance I to --instances"),
+        (["--instances", "2", "reload"], "add --instance I to --instances"),
+        (["--instances", "2", "state", "all"], "add --instance I to --instances"),
+        (["--instances", "65", "state"], "--instances 65 must lie between 1 and 64"),
         (["--instances", "2", "--set", "bookieId=one"], "bookieId=one: 2 instances cannot share an id"),
         (["--instances", "2", "--set", "bookieport=1"], "bookieport"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,11 @@ from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex, KeyValueView
+from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
+from tests.bookie.stalling_files import StallingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
@@ -121,6 +125,97 @@ def test_damage_that_is_found_after_ledgers_were_removed_does_not_fail_their_rem
         # RocksDB writes nothing out after it found damage.
         with contextlib.suppress(StorageDamaged):
             index.close()
+
+
+# ---- a disk that stalls ----
+
+
+class Stalling:
+    """An index whose disk, the first of two, stalls while it writes the number of a commit."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = StallingFiles()
+        self.disks = DiskThreads([str(directory), "another"], 0.05)
+        self.disks.waits = False
+        options = KeyValueOptions(write_buffer_bytes=1 << 20)
+        self.index = KeyValueIndex(self.files, str(directory), options, disks=self.disks)
+
+    def hold(self, ledger_ids: Iterable[int]) -> None:
+        one = np.ones(1, np.int64)
+        self.index.hold(
+            LedgerUpdate(each, LedgerHeader(each, 1, False, bytes(20)), one - 1, one) for each in ledger_ids
+        )
+
+    def stall(self, ledger_id: int) -> None:
+        """Hold a ledger, and begin a sync that is late."""
+        self.files.stall(index_format.COMMIT_NAME)
+        self.hold([ledger_id])
+        with pytest.raises(DiskStalled):
+            self.index.sync()
+
+    def release(self) -> None:
+        self.files.release()
+        self.disks.settle()
+
+    def close(self) -> None:
+        self.release()
+        self.disks.stop()
+        self.index.close()
+
+
+@pytest.fixture
+def stalling(tmp_path: Path) -> Iterator[Stalling]:
+    made = Stalling(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_is_held_during_a_late_sync_is_read_at_once_and_durable_after_the_next_one(
+    stalling: Stalling, tmp_path: Path
+) -> None:
+    """A sync makes durable what was held before it began: it must not pass for that of what came later."""
+    stalling.stall(1)
+    stalling.hold([2])
+    assert stalling.index.has(2)
+    with pytest.raises(DiskStalled, match="has not finished a sync yet"):
+        stalling.index.sync()
+    assert not stalling.index.is_clean
+    stalling.release()
+    stalling.index.sync()
+    assert stalling.index.is_clean
+    assert index_format.decode_commit((tmp_path / index_format.COMMIT_NAME).read_bytes()) == 2
+    store = Rdict(str(tmp_path / "positions"), Options(raw_mode=True), access_type=AccessType.read_only(False))
+    assert None not in store.get([index_format.header_key(each) for each in (1, 2)])
+    store.close()
+
+
+def test_late_sync_that_fails_in_the_end_is_an_error_of_the_next_one_and_can_be_repeated(stalling: Stalling) -> None:
+    stalling.stall(1)
+    stalling.files.code = errno.ENOSPC
+    stalling.files.fault = lambda operation, path: operation == "sync_data" and index_format.COMMIT_NAME in path
+    stalling.release()
+    with pytest.raises(OSError, match="No space left"):
+        stalling.index.sync()
+    assert not stalling.index.is_clean
+    stalling.files.fault = None
+    stalling.index.sync()
+    assert stalling.index.is_clean
+
+
+def test_no_more_is_held_during_a_late_sync_than_the_memory_of_the_store_takes(stalling: Stalling) -> None:
+    """With more, RocksDB makes the writer wait for its disk, and every reader with it."""
+    stalling.stall(1)
+    stalling.hold(range(2, 1000))
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(stalling.hold, range(1000, 8000))
+        wait([held], timeout=0.3)
+        assert not held.done()
+        assert stalling.index.has(1)
+        stalling.release()
+        held.result()
+    stalling.index.sync()
+    assert stalling.index.is_clean
+    assert stalling.index.has(7999)
 
 
 class SearchedKeyValues(SimulatedKeyValues):

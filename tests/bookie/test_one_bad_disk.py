@@ -21,6 +21,7 @@ from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie import collecting
 from tests.bookie.collecting import Bench
@@ -93,6 +94,36 @@ def test_bookie_goes_on_when_one_directory_is_full_or_fails_and_starts_so(tmp_pa
     assert serving.failure is None, "it stops in order, too"
     files.fault, files.used = None, {}
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        read_all(peer, 160)
+        write_all(peer, 160)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("storage_class", [StorageClass.INTERLEAVED, StorageClass.DB])
+def test_other_storages_go_on_as_well_when_a_directory_is_full_or_fails(
+    tmp_path: Path, storage_class: StorageClass, code: int
+) -> None:
+    """The index of `DbLedgerStorage` is in the first directory, so only that one must take writes."""
+    files = FaultyFiles()
+    bookie = options(tmp_path, store=StoreOptions(storage_class, append=AppendOptions(50_000), disks=ROOMY))
+    with Serving(bookie, files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        hurt(serving, files, "b", code)
+        for first in (40, 80):
+            write_all(peer, first)
+            settle(serving)
+        read_all(peer, 120)
+        assert serving.failure is None
+        # This process has locked the key-value store until it closes it.
+        if storage_class is not StorageClass.DB:
+            serving.abandon()
+    with Serving(bookie, files) as serving, serving.connect() as peer:
+        read_all(peer, 120)
+        write_all(peer, 120)
+        settle(serving)
+    assert serving.failure is None, "it stops in order, too"
+    files.fault, files.used = None, {}
+    with Serving(bookie, files) as serving, serving.connect() as peer:
         read_all(peer, 160)
         write_all(peer, 160)
 

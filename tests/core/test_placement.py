@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
 from collections import Counter
 
@@ -116,6 +117,20 @@ def test_every_bookie_is_chosen_about_as_often_as_any_other_where_racks_are_equa
     counts = Counter(b for _ in range(2000) for b in choose_ensemble(set(where), 3, 3, source, Topology(where)))
     assert set(counts) == set(where)
     assert min(counts.values()) > 0.8 * max(counts.values())
+
+
+def test_every_replacement_is_chosen_about_as_often_as_any_other_where_hosts_have_different_numbers_of_bookies():
+    """When a bookie is lost, all its writers choose at once: one that is alone on its host got four times its share."""
+    racks = on_hosts(((4, 4, 4, 4), (4, 4, 4, 1)))
+    source = random.Random(12)
+    ensemble = ("r0h0:1", "r0h0:2", "r1h0:1")
+    others = {bookie for bookie in racks if bookie.partition(":")[0] not in ("r0h0", "r1h0")}
+    for failed in ([1], [0, 1]):
+        chosen = (choose_replacements(ensemble, failed, set(racks), 3, source, Topology(racks)) for _ in range(2000))
+        received = Counter(bookie for choice in chosen for bookie in choice.values())
+        share = received.total() / len(others)
+        assert received["r1h3:1"] < 1.5 * share
+        assert max(received.values()) < 2 * share
 
 
 class Counting:
@@ -347,7 +362,9 @@ def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
             best, found = score, []
         if score == best:
             found.append(places)
-    return found[source.sample(range(len(found)), 1)[0]]
+    ways = [math.prod(math.perm(left[place], places.count(place)) for place in set(places)) for places in found]
+    everyone = [places for places, count in zip(found, ways) for _ in range(count // math.gcd(*ways))]
+    return everyone[source.sample(range(len(everyone)), 1)[0]]
 
 
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])

@@ -64,6 +64,16 @@ def test_bookie_that_was_overtaken_is_slow_without_an_answer() -> None:
     assert speeds.slow(BOOKIES, 100, 1.0) == {"b2"}
 
 
+def test_slow_bookie_that_is_overtaken_again_and_again_stays_known() -> None:
+    """Once it was forgotten, it would be asked first again, and a read would wait for it."""
+    speeds = speeds_of(b1=1, b2=100)
+    for number in range(1, 9):
+        now_s = number * FORGOTTEN_S / 4
+        speeds.on_answer("b1", 100, 1 * MILLISECOND, now_s)
+        speeds.on_overtaken("b2", 100, 10 * MILLISECOND, now_s)
+        assert speeds.slow(BOOKIES, 100, now_s) == {"b2"}
+
+
 def test_speed_that_is_old_is_not_known() -> None:
     assert speeds_of(b1=1, b2=10).slow(BOOKIES, 100, FORGOTTEN_S) == frozenset()
 

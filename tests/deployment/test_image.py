@@ -19,7 +19,7 @@ import pytest
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from tests.bookie.child import START_S, STOP_S
+from tests.bookie.child import START_S, STOP_S, ports_in_a_row
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
@@ -137,5 +137,81 @@ def test_without_a_cluster_the_entry_point_says_what_is_missing() -> None:
     assert "no cluster is named" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("state",),
+        ("--instances", "2", "--instance", "1", "state"),
+        ("--instances=2", "state"),
+        ("--set", "journalDirectories=/nowhere", "--log-level", "error", "--check"),
+    ],
+)
+def test_commands_to_a_bookie_that_runs_do_not_wait_for_the_cluster(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """They are needed most when ZooKeeper is down, where the cluster is waited for without end."""
+    done = run("bookie", *words, BKSPARK_URI="", BK_metadataServiceUri="", BK_zkServers="", BK_DATA_DIR=tmp_path)
+    assert "no cluster is named" not in done.stderr
+    assert done.returncode == 1, done.stderr
+
+
 def test_other_commands_are_those_of_bkspark() -> None:
     assert run("--version").stdout.startswith("bkspark ")
+
+
+# ---- several bookies in one container ----
+
+
+class Container:
+    """The entry point as process 1 of a namespace of its own, as in a container; commands run beside it."""
+
+    def __init__(self, command: list[str], variables: dict[str, str], log: Path) -> None:
+        self._variables = {**os.environ, **variables}
+        self._lines: Iterator[str] = iter(())
+        """What the entry point prints."""
+        unshared = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._process = ChildProcess("container", [*unshared, *command], log, environment=variables)
+
+    def __enter__(self) -> Container:
+        self._lines = self._process.lines(time.monotonic() + START_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+
+    def printed(self) -> str:
+        """Return the next line that the entry point prints."""
+        return next(self._lines)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`docker exec NAME entrypoint WORDS`."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        inside = ["nsenter", "--target", children.split()[0], "--pid", "--mount", "--wd"]
+        command = [*inside, "sh", str(ENTRY_POINT), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=START_S, env=self._variables)
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a namespace of processes")
+def test_health_of_a_container_is_that_of_the_bookies_that_it_runs(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+    """`healthy`: "exit code 0 if the bookie serves". With --instances, the directories are those of the instances."""
+    first = ports_in_a_row(2)
+    keys = tmp_path / "bookie.conf"
+    keys.write_text(f"allowLoopback=true\nbookiePort={first}\nledgerDirectories={tmp_path}/ledgers\n")
+    variables = environment(
+        BK_zkServers=zookeeper.connect_string,
+        BK_CLUSTER_ROOT_PATH=f"/{tmp_path.name}",
+        BK_DATA_DIR=tmp_path,
+        BK_bookiePort=first,
+        BK_ledgerDirectories=tmp_path / "ledgers",
+        BK_advertisedAddress="127.0.0.1",
+    )
+    command = ["sh", str(ENTRY_POINT), "bookie", "--config", str(keys), "--instances", "2", "--json"]
+    with Container(command, variables, tmp_path / "log") as container:
+        assert json.loads(container.printed())["created"] is True
+        instances = json.loads(container.printed())["instances"]
+        assert [each["instance"] for each in instances] == [1, 2]
+        healthy = container.run("healthy")
+        assert healthy.returncode == 0, healthy.stderr
+        states = json.loads(healthy.stdout)["instances"]
+        assert [(each["instance"], each["phase"]) for each in states] == [(1, "serving"), (2, "serving")]
+        named = container.run("healthy", "--config", str(keys), "--instances", "2", "--instance", "2")
+        assert named.returncode == 0, named.stderr

@@ -140,6 +140,31 @@ def test_copies_are_on_different_hosts_also_if_no_id_names_a_host():
     with_cluster(test)
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["new ledger", "replacement"])
+def test_hosts_that_could_not_be_read_are_read_by_the_next_call(is_new):
+    """ "Copies never share a host while enough hosts exist": not only when the list of bookies has changed again."""
+
+    async def test(cluster):
+        for bookie in ("north-1", "north-2", "south-1", "south-2"):
+            await cluster.register(bookie, bookie[:5])
+        tree = cluster.store.session()
+        watcher = cluster.watcher(tree)
+        listing = tree.listing
+
+        async def failing(path):
+            raise MetadataError("the connection was lost")
+
+        tree.listing = failing
+        found = await (watcher.candidates(2) if is_new else watcher.replacements())
+        assert (len(found.writable), found.topology.hosts) == (4, {}), "the look-up itself goes on"
+        tree.listing = listing
+        topology = (await watcher.candidates(2)).topology
+        assert topology.host_of("north-1") == topology.host_of("north-2") == "north"
+        assert topology.host_of("south-1") == topology.host_of("south-2") == "south"
+
+    with_cluster(test)
+
+
 def test_host_of_a_bookie_is_where_it_registered_last_also_when_it_is_lost():
     async def test(cluster):
         tree = cluster.store.session()

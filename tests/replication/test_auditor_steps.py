@@ -39,9 +39,9 @@ def test_auditor_that_must_not_audit_ends_its_check_of_ledgers(why: str) -> None
         one = await world.process(ledger_check_interval_s=3600.0, lost_bookie_delay_s=DELAY_S)
         other = await world.process()
         await one.auditor.refresh()
+        one.tree.hangs = True
         assert await other.auditor.refresh() is None
         assert one.auditor._checking is not None
-        one.tree.hangs = True
         await asyncio.sleep(1)
         checking = one.auditor._checking
         assert not checking.done()

@@ -43,6 +43,31 @@ def test_maintenance_that_is_over_protects_a_bookie_no_longer() -> None:
     play(test)
 
 
+def test_next_auditor_knows_which_lost_bookies_were_on_one_host() -> None:
+    """ "The host is the failure domain": a host that restarts may have had the auditor as well, and bookies whose ids
+    name no host. The auditor that follows copied all their data at once."""
+
+    async def test(world: World) -> None:
+        first = await world.process(lost_bookie_delay_s=DELAY_S)
+        second = await world.process(lost_bookie_delay_s=DELAY_S)
+        await world.store.session().delete(f"{ROOT}/cookies/{LOST}")
+        sessions = {}
+        for bookie in ("north-1", "north-2", "south-1"):
+            sessions[bookie] = world.store.session()
+            await sessions[bookie].create(f"{ROOT}/cookies/{bookie}", b"4\n")
+            registry = BookieRegistry(sessions[bookie], MetadataUri.parse(URI))
+            await registry.register(bookie, BookieAddress(bookie[:5], 1))
+        assert await first.auditor.refresh() is None
+        assert await second.auditor.refresh() is None
+        world.expire(first)
+        for bookie in ("north-1", "north-2"):
+            await sessions[bookie].close()
+        assert await second.auditor.refresh() == DELAY_S
+        assert await second.listed() == []
+
+    play(test)
+
+
 def test_all_lost_bookies_are_audited_again_at_intervals() -> None:
     """Ledgers may name them since, or have been removed from the list by other programs."""
 

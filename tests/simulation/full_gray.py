@@ -51,6 +51,8 @@ class GraySchedule(FullSchedule):
 
     QUORUMS = ((3, 3, 2), (3, 3, 2), (2, 2, 1), (3, 3, 1), (4, 3, 2))
     SPARES = (0,)
+    gray_bookies = 1
+    """How many bookies turn gray together."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -82,14 +84,17 @@ class GraySchedule(FullSchedule):
         return 0
 
     async def _write(self, writer: LedgerWriter, span_s: float) -> None:
-        bookie = self.cluster.bookie(self.random.choice(writer.metadata.last_fragment.bookies))
+        names = list(writer.metadata.last_fragment.bookies)
+        gray = [names.pop(names.index(self.random.choice(names))) for _ in range(self.gray_bookies)]
         try:
             await self._add_for(writer, QUIET_S)
-            self._turn_gray(bookie)
+            for name in gray:
+                self._turn_gray(self.cluster.bookie(name))
             self.held_back_s = await self._add_for(writer, GRAY_S)
             if self.held_back_s > HELD_BACK_S_MAX:
                 self.ledger.pending.append(f"the owner waited {self.held_back_s:.1f} s of {GRAY_S:.0f} ({self.kind})")
-            self._work_again(bookie)
+            for name in gray:
+                self._work_again(self.cluster.bookie(name))
             await self._wait_until_whole(writer)
             self._learned_end("owner", await writer.close())
         except BookKeeperError as error:
@@ -148,6 +153,13 @@ class GraySchedule(FullSchedule):
         for entry_id, copies in enumerate(self.ledger.audits[-1].copies[self._whole_from :], self._whole_from):
             if copies.missing:
                 self.ledger.pending.append(f"entry {entry_id} is not on {copies.missing}, which took part again")
+
+
+class TwoGraySchedule(GraySchedule):
+    """One seed. Two bookies turn gray together, and Qa others are left."""
+
+    QUORUMS = ((3, 3, 1), (4, 4, 2), (5, 5, 3))
+    gray_bookies = 2
 
 
 def run_gray(seed: int) -> FullOutcome:

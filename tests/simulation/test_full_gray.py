@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.full_gray import GRAY_KINDS, run_gray
+from tests.simulation.full_gray import GRAY_KINDS, TwoGraySchedule, run_gray
 from tests.simulation.planted_gray import GRAY_MUTANTS, GrayMutant
 
 SCHEDULES = 12
@@ -22,6 +22,11 @@ def test_writer_is_not_held_back_by_a_gray_bookie_and_takes_it_back() -> None:
         faults.update(outcome.history.faults)
     assert set(faults) <= set(GRAY_KINDS)
     assert len(faults) >= len(GRAY_KINDS) - 1
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_writer_is_not_held_back_by_two_gray_bookies_and_takes_both_back(seed: int) -> None:
+    assert TwoGraySchedule(seed).run().violations == []
 
 
 @pytest.mark.parametrize("mutant", GRAY_MUTANTS, ids=lambda mutant: mutant.name)

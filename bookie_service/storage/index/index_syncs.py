@@ -81,18 +81,19 @@ class IndexSyncs:
         return self.refusals()
 
     def sync_names(self, directories: Collection[str]) -> None:
-        """Make the removal of names in directories durable, as far as their disks take writes."""
-        syncs: list[Callable[[], None]] = [partial(self._files.sync_directory, each) for each in sorted(directories)]
-        if self.syncs_file_systems and len(directories) > self.files_synced_singly_max:
-            syncs = [each.sync for each in self._file_systems]
-        for sync in syncs:
-            try:
-                sync()
-            except FileNotFoundError:
-                pass  # ledgers without entries have no files there
-            except OSError as error:
-                if not refuses_writes(error):
-                    raise
+        """Make the removal of names in directories durable, as far as their disks take writes. A disk that is late does
+        it later."""
+        by_place: dict[int, list[str]] = {}
+        for directory in sorted(directories):
+            by_place.setdefault(self._paths.place_of(directory), []).append(directory)
+        is_much = self.syncs_file_systems and len(directories) > self.files_synced_singly_max
+        work: dict[int, Callable[[], None]] = {}
+        for place, names in by_place.items():
+            one_by_one = [partial(self._files.sync_directory, each) for each in names]
+            work[place] = partial(_sync_removals, [self._file_systems[place].sync] if is_much else one_by_one)
+        for future in self._disks.run(work).values():
+            if future.done():
+                future.result()
 
     def record(self, place: int, work: Callable[[], None]) -> None:
         """Do some work for a file of the whole index in directory number `place`.
@@ -110,12 +111,15 @@ class IndexSyncs:
         self.refusals()
 
     def refusals(self) -> SyncRefusals:
-        """Return the results of all syncs, including those that were late. Each result is returned once.
+        """Return the results of all syncs, including those that were late. Each result is returned once. If the bookie
+        waits for every disk, as at its end, it waits for late ones.
 
         Raises:
             DiskStalled: a sync is still late; the results of the others are kept.
             OSError: one failed.
         """
+        if self._disks.waits:
+            self._disks.settle()
         late = [place for place, future in self._late.items() if not future.done()]
         if late:
             raise DiskStalled(f"ledger directory number {late[0] + 1} has not finished a sync yet")
@@ -147,6 +151,18 @@ class IndexSyncs:
             with _noting(found.places, place):
                 self._files.sync_directory(directory)
         return found
+
+
+def _sync_removals(syncs: Sequence[Callable[[], None]]) -> None:
+    """Do syncs after names were removed, on the thread of their disk."""
+    for sync in syncs:
+        try:
+            sync()
+        except FileNotFoundError:
+            pass  # ledgers without entries have no files there
+        except OSError as error:
+            if not refuses_writes(error):
+                raise
 
 
 def is_of_disk(error: OSError) -> bool:

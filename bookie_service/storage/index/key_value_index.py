@@ -1,8 +1,9 @@
 """The index in an embedded key-value store, for `DbLedgerStorage`. The format is in `formats.key_value_index`.
 
 One store in the first ledger directory holds all ledgers. A flush is made durable by one sync of the store, however
-many ledgers it changes. Each commit has a number, which is kept in the store and in a file beside it. So a store that
-was set back to an older state is refused; checksums cannot detect that.
+many ledgers it changes. A sync that is late (`disk_threads`) continues while flushes put more into the store's memory.
+Each commit has a number, which is kept in the store and in a file beside it. So a store that was set back to an older
+state is refused; checksums cannot detect that.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 
@@ -21,12 +24,15 @@ from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
 from bookie_service.storage.io.background import with_pauses
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
+from bookie_service.storage.io.disk_threads import DiskStalled, DiskWork, InTurn
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 
 _BLOCKS_PER_GET = 32
 _PUTS_PER_WRITE = 1024
 """How many keys, of at most 2 KiB, one call sets: it holds Python's lock for about 2 ms."""
+_DISK = 0
+"""The number of the ledger directory that has the store."""
 _IDS_AT_ONCE = 4096
 """To make or to free a list of a million ids at once would hold Python's lock for 30 ms."""
 _REMOVED_RUN_MIN, _REMOVED_GAP_MAX = 1000, 4
@@ -161,12 +167,14 @@ class KeyValueIndex(KeyValueView):
         directory: str,
         options: KeyValueOptions,
         *,
+        disks: DiskWork | None = None,
         name: str = index_format.DIRECTORY_NAME,
         commits_before: int = 0,
     ) -> None:
         """Open the store, or create it.
 
         `directory`: the `current` directory that contains the store, under `name`.
+        `disks`: syncs the store; None: the caller's thread does.
         `commits_before`: how many commits the store had that this one will replace.
 
         Raises:
@@ -183,11 +191,20 @@ class KeyValueIndex(KeyValueView):
         # A process that was killed may have created it without making its name durable.
         files.sync_directory(directory)
         super().__init__(path, files.open_key_values(path, options))
+        self._disks = disks or InTurn()
         self._is_clean = True
-        """Whether nothing was written since the last commit. Changed by `hold` and `sync`."""
+        """Whether everything that was written is durable. Changed by `hold` and `_end_sync`."""
+        self._syncing: Future[None] | None = None
+        """The sync that was begun last, until its result was taken; None: there is none."""
+        self._newer_bytes_max = options.write_buffer_bytes // 2
+        """How much may be written during a sync. With more, the store and all readers would wait for the disk.
+        Constant."""
+        self._newer_bytes = 0
+        """How much was written since the last sync began. Changed by `hold` and `sync`."""
         try:
             self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
-            """The number of the last commit, in the store and in the file beside it. `sync` increments it."""
+            """The number of the last commit, in the store and, once that is durable, in the file beside it. `sync`
+            increments it."""
         except BaseException:
             self.close_store()
             raise
@@ -232,19 +249,51 @@ class KeyValueIndex(KeyValueView):
             if update.header is not None
         )
         while some_headers := list(itertools.islice(headers, _PUTS_PER_WRITE)):
-            self._key_values.write(some_headers)
+            self._put(some_headers)
         while some_blocks := list(itertools.islice(blocks, _PUTS_PER_WRITE)):
-            self._key_values.write(self._merged(some_blocks))
+            self._put(self._merged(some_blocks))
+
+    def _put(self, puts: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write keys and values to the store's memory. If there are too many during a sync, wait for its end."""
+        self._newer_bytes += sum(len(key) + len(value) for key, value in puts)
+        if self._newer_bytes > self._newer_bytes_max and self._syncing is not None:
+            self._disks.wait_for_any([_DISK])
+        self._key_values.write(puts)
 
     def sync(self, names_are_durable: bool = True) -> None:
+        """Make everything that was held durable.
+
+        Raises:
+            DiskStalled: the disk is late, in this sync or an earlier one.
+            OSError: the sync failed.
+        """
+        self._end_sync()
         # Whatever a process left that was killed: the contents of an opened store are durable.
         if self._is_clean:
             return
         self._commit_number += 1
-        self._key_values.write([(index_format.COMMIT_KEY, index_format.encode_commit_number(self._commit_number))])
+        self._newer_bytes = 0
+        self._syncing = self._disks.run({_DISK: partial(self._commit, self._commit_number)})[_DISK]
+        self._end_sync()
+
+    def _commit(self, number: int) -> None:
+        """Make the store durable, with the number of the commit. On the thread of its disk."""
+        self._key_values.write([(index_format.COMMIT_KEY, index_format.encode_commit_number(number))])
         self._key_values.sync()
-        self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number))
-        self._is_clean = True
+        self._files.replace(self._commit_path, index_format.encode_commit(number))
+
+    def _end_sync(self) -> None:
+        """Take the result of the sync that was begun last; wait for it if the bookie waits for every disk, as at its
+        end. Raises as `sync`."""
+        if self._syncing is None:
+            return
+        if self._disks.waits:
+            self._disks.settle()
+        if not self._syncing.done():
+            raise DiskStalled(f"{self.path}: its disk has not finished a sync yet")
+        ended, self._syncing = self._syncing, None
+        ended.result()
+        self._is_clean = not self._newer_bytes
 
     def _merged(self, blocks: Sequence[tuple[bytes, np.ndarray, np.ndarray]]) -> list[tuple[bytes, bytes]]:
         """Return the keys and values that set positions[i] at slots[i] of each (key, slots, positions)."""

@@ -139,7 +139,7 @@ class RocksKeyValues:
             try:
                 with self._noting_failure():
                     if self._is_stuck:
-                        self._open_again()
+                        self._open_unless_syncing()
                     else:
                         with self._naming():
                             self._database.write(batch, self._unlogged)
@@ -178,6 +178,15 @@ class RocksKeyValues:
                 # after any failure of its background work.
                 with self._using:
                     self._is_stuck = True
+
+    def _open_unless_syncing(self) -> None:
+        """Do `_open_again`, but not beneath a sync: the opened database would lack what is being synced."""
+        if not self._syncing.acquire(blocking=False):
+            raise OSError(errno.ENOSPC, "the key-value store is synced first, before it is opened again", self._path)
+        try:
+            self._open_again()
+        finally:
+            self._syncing.release()
 
     def _open_again(self) -> None:
         """End the state in which RocksDB refuses all writes for good after a lack of disk space."""

@@ -36,7 +36,7 @@ class DbLedgerStorage(BaseLedgerStorage):
         self._read_ahead = self.read_ahead = ReadAheadCache(ahead.cache_bytes)
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
-        return KeyValueIndex(files, directories[0], options.key_values)
+        return KeyValueIndex(files, directories[0], options.key_values, disks=self.disks)
 
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)
