@@ -74,12 +74,14 @@ def columns_of(
     mode: MalformedMode = MalformedMode.FAILFAST,
     *,
     is_sparks: bool = False,
+    takes_all: bool = False,
 ) -> pa.Schema:
     """Return the columns that the first entries of a `json`, `msgpack` or `arrow` ledger have; at least one entry.
 
     Args:
         mode: mode of the later read; unless it is FAILFAST, malformed entries do not count here either.
         is_sparks: as for `decoder_of`.
+        takes_all: a column of several types has the type that Spark's own source finds.
 
     Raises:
         ValueError: they do not have the format, or disagree.
@@ -87,4 +89,10 @@ def columns_of(
     is_lenient = mode is not MalformedMode.FAILFAST
     if format_name == "arrow":
         return schema_of_first(payloads, is_lenient=is_lenient)
-    return inferred_columns(payloads, is_json=format_name == "json", is_lenient=is_lenient, is_sparks=is_sparks)
+    return inferred_columns(
+        payloads,
+        is_json=format_name == "json",
+        is_lenient=is_lenient,
+        is_sparks=is_sparks,
+        takes_all=takes_all,
+    )
