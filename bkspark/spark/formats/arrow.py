@@ -118,7 +118,7 @@ class ArrowDecoder(Decoder):
             absent[field.type] if place is None else table.column(place) for place, field in zip(places, self.schema)
         ]
         for column, field in zip(found, self.schema):
-            _check_type(column.type, field, is_whole=is_whole)
+            _check_type(column.type, field, is_whole=is_whole and field.name not in self.left_out)
         check_conversions(
             (column, field.type) for column, field in zip(found, self.schema) if column.type != field.type
         )
@@ -137,7 +137,7 @@ class ArrowDecoder(Decoder):
         exact = set(self.schema.names)
         in_any_case = {name.lower() for name in exact.difference(found)}
         for name in found:
-            if name not in exact and name.lower() not in in_any_case:
+            if name not in exact and name.lower() not in in_any_case and name not in self.left_out:
                 raise BeyondInferredError(name)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:

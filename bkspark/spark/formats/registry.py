@@ -20,6 +20,7 @@ def decoder_of(
     mode: MalformedMode = MalformedMode.FAILFAST,
     *,
     is_whole: bool = False,
+    left_out: frozenset[str] = frozenset(),
     is_sparks: bool = False,
     corrupt_record: str = CORRUPT_RECORD,
 ) -> Decoder:
@@ -34,12 +35,13 @@ def decoder_of(
     if format_name == "raw":
         return RawDecoder(schema, mode, corrupt_record)
     if format_name == "arrow":
-        return ArrowDecoder(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
+        return ArrowDecoder(schema, mode, is_whole=is_whole, left_out=left_out, corrupt_record=corrupt_record)
     return RowDecoder(
         schema,
         mode,
         is_json=format_name == "json",
         is_whole=is_whole,
+        left_out=left_out,
         is_sparks=is_sparks,
         corrupt_record=corrupt_record,
     )

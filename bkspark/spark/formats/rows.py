@@ -58,23 +58,28 @@ class RowDecoder(Decoder):
         *,
         is_json: bool,
         is_whole: bool = False,
+        left_out: frozenset[str] = frozenset(),
         is_sparks: bool = False,
         corrupt_record: str = CORRUPT_RECORD,
     ) -> None:
-        super().__init__(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
+        super().__init__(schema, mode, is_whole=is_whole, left_out=left_out, corrupt_record=corrupt_record)
         check_types(schema, "json" if is_json else "msgpack")
         self._is_sparks = is_json and is_sparks
         self._unpack = _json_parser(schema, is_sparks=is_sparks) if is_json else _unpack_msgpack
         self._columns = self._readers(is_json=is_json, is_whole=is_whole)
         self._lenient = self._readers(is_json=is_json, is_whole=False) if is_whole else self._columns
         self._takes_arrays = not is_json
-        self._known = frozenset(schema.names)
+        self._known = left_out.union(schema.names)
         self._names = [name for i, name in enumerate(schema.names) if i != self._corrupt_index]
 
     def _readers(self, *, is_json: bool, is_whole: bool) -> _Readers:
-        if self._is_sparks:
-            return [(column, spark_json.reader_of(column.type, is_whole=is_whole)) for column in self.schema]
-        return [(column, reader_of(column.type, is_json=is_json, is_whole=is_whole)) for column in self.schema]
+        find: Callable[..., Callable[[Any], Any] | None] = (
+            spark_json.reader_of if self._is_sparks else partial(reader_of, is_json=is_json)
+        )
+        return [
+            (column, find(column.type, is_whole=is_whole and column.name not in self.left_out))
+            for column in self.schema
+        ]
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         most = rows_at_once(self.schema.types)
