@@ -232,10 +232,6 @@ class WritePlan:
         """Whether the write changes the log's recorded schema."""
         return self.change.base != self.change.stored.name
 
-    def is_stricter_than(self, rows: StructType) -> bool:
-        """Return whether the rows may have nulls that the log does not allow."""
-        return renamed(rows, self.entries.names) != renamed(self.entries, self.entries.names)
-
 
 def renamed(columns: StructType, names: Sequence[str]) -> StructType:
     """Return the columns under other names, without metadata."""

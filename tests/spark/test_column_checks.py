@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import uuid
 from typing import TYPE_CHECKING
 
@@ -282,3 +283,13 @@ def test_a_column_that_no_schema_has_is_not_lost_beside_one_that_was_added(
     assert found == [1, 2, 3]
     assert "column 'unknown' is left out: ledger" in caplog.text
     assert "column 'late' is left out: ledger" not in caplog.text
+
+
+def test_a_schema_that_a_log_cannot_remember_is_refused_before_any_task(cluster: Cluster, client: Client) -> None:
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    metadata = {"comment": random.Random(1).randbytes(1_500_000).hex()}
+    columns = StructType().add("id", "integer", metadata=metadata)
+    with pytest.raises(ConfigurationError, match="above what a log can remember"):
+        BookKeeperDataSource({"uri": cluster.uri, "log": name}).writer(columns, overwrite=False)
+    with pytest.raises(NoSuchLog):
+        client.log(name).show()

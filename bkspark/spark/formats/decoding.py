@@ -154,6 +154,11 @@ def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
+def forbids_null(field: pa.Field) -> bool:
+    """Return whether a column of this type may not have each null: `check_nulls` raises for some."""
+    return not field.nullable or _forbids_null_inside(field.type)
+
+
 @functools.lru_cache(TYPES_CACHED_MAX)
 def _forbids_null_inside(kind: pa.DataType) -> bool:
     return any(not inner.nullable or _forbids_null_inside(inner.type) for inner in _inner_fields(kind))
