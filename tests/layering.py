@@ -158,6 +158,7 @@ PURE = (
     "bkspark.spark.formats.arrow_limits",
     "bkspark.spark.formats.arrow_types",
     "bkspark.spark.formats.compression",
+    "bkspark.spark.formats.spark_json_types",
     "bkspark.spark.offsets",
     "bkspark.spark.option",
     "bkspark.spark.option_values",

@@ -245,22 +245,23 @@ def _with_nulls(value: Any) -> Any:
     }
 
 
-def row_assembler(schema: StructType, options: SourceOptions) -> RowAssembler:
+def row_assembler(schema: StructType, options: SourceOptions, leaves_out: frozenset[str] = frozenset()) -> RowAssembler:
     """Return the RowAssembler for a schema and options. It is cached, because a worker runs many tasks of one query.
 
     Raises:
         ConfigurationError: as `RowAssembler`.
     """
-    for known_schema, known_options, known in _assemblers:
-        if known_options == options and known_schema == schema:
-            return known.for_task()
-    made = RowAssembler(schema, options)
-    _assemblers.append((schema, options, made))
+    wanted = (schema, options, leaves_out)
+    for known, assembler in _assemblers:
+        if known[1:] == wanted[1:] and known[0] == schema:
+            return assembler.for_task()
+    made = RowAssembler(schema, options, leaves_out)
+    _assemblers.append((wanted, made))
     return made.for_task()
 
 
-_assemblers: deque[tuple[StructType, SourceOptions, RowAssembler]] = deque(maxlen=8)
-"""The assemblers that were used last, by schema and options."""
+_assemblers: deque[tuple[tuple[StructType, SourceOptions, frozenset[str]], RowAssembler]] = deque(maxlen=8)
+"""The assemblers that were used last, by the arguments of `row_assembler`."""
 
 
 class RowAssembler:
@@ -268,12 +269,13 @@ class RowAssembler:
 
     Args:
         schema: the columns Spark asked for, in its order.
+        leaves_out: as of a ReadPartition.
 
     Raises:
         ConfigurationError: a column is not available; the message names it and the available ones.
     """
 
-    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, leaves_out: frozenset[str] = frozenset()) -> None:
         check_columns(schema)
         self._schema = arrow_schema(schema)
         self._metadata: dict[int, str] = {}
@@ -306,6 +308,7 @@ class RowAssembler:
             pa.schema(payload),
             MalformedMode(options.malformed_mode),
             is_whole=options.columns_inferred,
+            left_out=leaves_out,
             is_sparks=options.json_dialect == SPARK,
             corrupt_record=options.corrupt_record,
         )

@@ -186,7 +186,7 @@ def _columns_with_those_of_others(
 
 def _shown_by(payloads: Sequence[bytes], payload_format: str) -> StructType | None:
     try:
-        return inferred_columns(columns_of(payload_format, payloads, is_sparks=True))
+        return inferred_columns(columns_of(payload_format, payloads, takes_all=True))
     except (ValueError, ConfigurationError):
         return None
 

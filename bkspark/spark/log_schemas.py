@@ -105,17 +105,17 @@ class ColumnCheck:
     def __init__(self, columns: StructType, options: SourceOptions) -> None:
         self._columns = columns
         self._options = options
-        self._checked: dict[tuple[str, str], bool] = {}
+        self._checked: dict[tuple[str, str], frozenset[str]] = {}
         """The result of the comparison for each schema of each log: it is made once."""
 
-    async def check(self, snapshots: Iterable[LogSnapshot], ranges: Sequence[EntryRange]) -> bool:
-        """Return whether the entries may have columns that the read lacks; the driver logs the names of these.
+    async def check(self, snapshots: Iterable[LogSnapshot], ranges: Sequence[EntryRange]) -> frozenset[str]:
+        """Return the names of recorded columns that the read lacks, or has with fewer members; the driver logs them.
 
         Raises:
             SchemaMismatch: entries have another format, or a column of a type that cannot be read as the wanted one;
                 the message has the position where they begin, and the remedy.
         """
-        has_more = False
+        more: frozenset[str] = frozenset()
         for snapshot in snapshots:
             if not snapshot.schemas:
                 continue
@@ -128,21 +128,22 @@ class ColumnCheck:
                 first = next((each for each in ours if each.ordinal >= ref.first_ordinal), ours[-1])
                 position = Position(first.ordinal, first.ledger_id, first.first_entry)
                 self._checked[key] = self._check_one(snapshot.name, await remembered(snapshot, ref), position)
-            has_more = has_more or self._checked[key]
-        return has_more
+            more |= self._checked[key]
+        return more
 
-    def _check_one(self, log: str, stored: Remembered, position: Position) -> bool:
+    def _check_one(self, log: str, stored: Remembered, position: Position) -> frozenset[str]:
         options = self._options
         if stored.payload_format != options.payload_format:
             if "payloadformat" in options.given:
-                return False  # the user says what the entries are
+                self._warn_of_format(log, stored.payload_format, position)
+                return frozenset()  # the user says what the entries are
             raise SchemaMismatch(
                 f"log {log} has {stored.payload_format} entries from {position} on, and this read expects "
                 f"{options.payload_format}: load again, which finds the format and the columns (a stream: start the "
                 "query again), or set payloadFormat"
             )
         if stored.payload_format == RAW:
-            return False
+            return frozenset()
         entries = Finder(stored.columns)
         for column in self._columns:
             match = entries.find(column.name)
@@ -160,9 +161,11 @@ class ColumnCheck:
                     f"{column.dataType.simpleString()}: {remedy}"
                 )
         if not options.columns_inferred:
-            return False
+            return frozenset()
         read = Finder(self._columns)
-        more = [column for column in stored.columns if is_beyond(column, read.find(column.name))]
+        matches = [(column, read.find(column.name)) for column in stored.columns]
+        beyond = [(column, match) for column, match in matches if is_beyond(column, match)]
+        more = [column for column, _ in beyond]
         if more:
             _log.warning(
                 "log %s: %s new from %s on: this read has the columns with which it began; load again (a stream: start "
@@ -171,24 +174,42 @@ class ColumnCheck:
                 shown_columns(more),
                 position,
             )
-        return bool(more)
+        return frozenset(each.name for pair in beyond for each in pair if each is not None)
+
+    def _warn_of_format(self, log: str, stored: str, position: Position) -> None:
+        """Log that entries are not of the format that the user named, unless one of the two is raw: any bytes. With a
+        lenient mode, none of them has rows."""
+        wanted = self._options.payload_format
+        if RAW not in (stored, wanted):
+            _log.warning(
+                "log %s has %s entries from %s on, and option 'payloadFormat' is %s: they are malformed; leave the "
+                "option out, which finds the format",
+                log,
+                stored,
+                position,
+                wanted,
+            )
 
     def _check_absent(self, log: str, column: StructField, position: Position) -> None:
-        """Raise SchemaMismatch if a column that this read found as NOT NULL is not in the log any more: all rows would
-        be malformed."""
-        if self._options.columns_inferred and not column.nullable:
-            raise SchemaMismatch(
-                f"column '{column.name}' is not in log {log} from {position} on, and this read has it NOT NULL: "
-                f"{_LOAD_AGAIN}"
-            )
+        """Raise SchemaMismatch if a column that this read has as NOT NULL is not in the log: all rows would be
+        malformed, and a lenient mode would leave all of them out."""
+        if column.nullable:
+            return
+        remedy = _LOAD_AGAIN if self._options.columns_inferred else "leave it out of .schema(), or let it be null there"
+        raise SchemaMismatch(
+            f"column '{column.name}' is not in log {log} from {position} on, and this read has it NOT NULL: {remedy}"
+        )
 
     def _is_readable(self, stored: DataType, wanted: StructField) -> bool:
         if self._options.columns_inferred:
             return reads_as(stored, wanted.dataType)
-        if self._options.payload_format != ARROW or self._options.malformed_mode != FAILFAST:
-            return True  # the values decide, in the tasks
+        if self._options.payload_format != ARROW:
+            return True  # the values decide, in the tasks: texts of json may be times or decimals
         kinds = arrow_schema(StructType([StructField("stored", stored), StructField("wanted", wanted.dataType)]))
-        return converts(kinds.field(0).type, kinds.field(1).type)
+        found, target = kinds.types
+        if self._options.malformed_mode == FAILFAST:
+            return converts(found, target)  # a value that does not fit fails the read
+        return found == target or reads_as(stored, wanted.dataType)
 
 
 # ---- writes ----
@@ -211,10 +232,6 @@ class WritePlan:
     def is_news(self) -> bool:
         """Whether the write changes the log's recorded schema."""
         return self.change.base != self.change.stored.name
-
-    def is_stricter_than(self, rows: StructType) -> bool:
-        """Return whether the rows may have nulls that the log does not allow."""
-        return renamed(rows, self.entries.names) != renamed(self.entries, self.entries.names)
 
 
 def renamed(columns: StructType, names: Sequence[str]) -> StructType:

@@ -38,9 +38,10 @@ class LedgerRead:
 class ReadPartition(InputPartition):
     """What one task reads, in order. It has all that the task needs, so that the task does not ask the metadata store.
 
-    `password`: the password, or only the name of its file. `net`: options of the task's connections. `leaves_out`: the
-    log has recorded columns that the read lacks, which the driver has logged. `unopened`: replaces `reads` in a plan of
-    so many ledgers that each task reads the metadata of its own ledgers from the store.
+    `password`: the password, or only the name of its file. `net`: options of the task's connections. `leaves_out`:
+    names of columns that logs have recorded and the read lacks, or has with fewer members; the driver has logged them.
+    `unopened`: replaces `reads` in a plan of so many ledgers that each task reads the metadata of its own ledgers from
+    the store.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ReadPartition(InputPartition):
         addresses: Mapping[str, tuple[str, int]],
         password: LedgerPassword,
         *,
-        leaves_out: bool = False,
+        leaves_out: frozenset[str] = frozenset(),
         net: NetOptions = NetOptions(),
         encryption_key_file: str | None = None,
         unopened: PackedRanges | None = None,

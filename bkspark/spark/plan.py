@@ -414,7 +414,9 @@ class ReadPlanner:
 
     # ---- partitions ----
 
-    async def partitions(self, ranges: Sequence[EntryRange], *, leaves_out: bool = False) -> list[ReadPartition]:
+    async def partitions(
+        self, ranges: Sequence[EntryRange], *, leaves_out: frozenset[str] = frozenset()
+    ) -> list[ReadPartition]:
         """Return partitions that cover the ranges once, in order.
 
         Args:
@@ -460,7 +462,7 @@ class ReadPlanner:
         return found
 
     async def one_partition(
-        self, ranges: Sequence[EntryRange], *, leaves_out: bool = False, must_exist: bool = True
+        self, ranges: Sequence[EntryRange], *, leaves_out: frozenset[str] = frozenset(), must_exist: bool = True
     ) -> ReadPartition:
         """Return one partition of all the ranges, in order; without what is gone, unless it `must_exist`. Raises as
         `partitions`."""
@@ -480,7 +482,7 @@ class ReadPlanner:
         addresses: Mapping[str, tuple[str, int]],
         times: Mapping[str, Timeline],
         *,
-        leaves_out: bool = False,
+        leaves_out: frozenset[str] = frozenset(),
     ) -> ReadPartition:
         reads = []
         for entries in group:

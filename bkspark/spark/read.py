@@ -86,11 +86,11 @@ class BookKeeperReader(DataSourceReader):
 
         return run(plan)
 
-    async def _leaves_out(self, planner: ReadPlanner, ranges: list[EntryRange]) -> bool:
-        """Return whether logs have recorded columns that this read leaves out. Raises SchemaMismatch if the entries
-        cannot be read as the wanted columns."""
+    async def _leaves_out(self, planner: ReadPlanner, ranges: list[EntryRange]) -> frozenset[str]:
+        """Return the names of columns that logs have recorded and this read leaves out. Raises SchemaMismatch if the
+        entries cannot be read as the wanted columns."""
         if not any(snapshot.schemas for snapshot in planner.looked_at):
-            return False
+            return frozenset()
         from bkspark.spark.log_schemas import ColumnCheck  # tasks import this module, and check nothing
 
         check = ColumnCheck(row_assembler(self._schema, self._options).payload_columns, self._options)
@@ -139,8 +139,8 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     freeze_imported_modules()
     if partition.unopened is not None:
         partition = _opened_in_task(partition.unopened, options, leaves_out=partition.leaves_out)
-    # The driver's log names the columns that the log has and the read lacks; tasks need not fail on them.
-    assembler = row_assembler(schema, replace(options, columns_inferred=False) if partition.leaves_out else options)
+    # The driver has logged these names; tasks need not fail on them.
+    assembler = row_assembler(schema, options, partition.leaves_out)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for read, entries in scanned(partition, fail_on_data_loss=options.fail_on_data_loss):
@@ -150,7 +150,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     return joined(batches())
 
 
-def _opened_in_task(unopened: PackedRanges, options: SourceOptions, *, leaves_out: bool) -> ReadPartition:
+def _opened_in_task(unopened: PackedRanges, options: SourceOptions, *, leaves_out: frozenset[str]) -> ReadPartition:
     """Return the partition after reading the metadata of its ledgers. Raises as `ReadPlanner.partitions`."""
     planner = ReadPlanner(connect(options).asynchronous, options)
     return run(lambda: planner.one_partition(unopened.unpacked(), leaves_out=leaves_out))

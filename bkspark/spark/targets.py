@@ -21,12 +21,13 @@ from bkspark.errors import (
 )
 from bkspark.log.formats import SegmentOwner
 from bkspark.log.log import Log
+from bkspark.log.schemas import encode_schema
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
 from bkspark.spark.connection import connect
 from bkspark.spark.formats.compression import Compression
-from bkspark.spark.formats.decoding import check_nulls
+from bkspark.spark.formats.decoding import check_nulls, forbids_null
 from bkspark.spark.formats.registry import encoder_of
 from bkspark.spark.log_schemas import PAYLOAD_FORMAT_KEY, WritePlan, new_log_plan, planned_write, renamed
 from bkspark.spark.options import SourceOptions
@@ -68,9 +69,10 @@ class LogTarget:
         kinds = arrow_schema(renamed(self.rows, plan.entries.names))
         codec = Compression(options.compression, options.compression_level)
         encode = encoder_of(plan.payload_format, kinds, options.entry_bytes_target, ENTRY_LIMIT_BYTES, codec).encode
-        if not plan.is_stricter_than(self.rows):
-            return lambda batch: encode(batch.rename_columns(kinds.names))
         required = arrow_schema(plan.entries)
+        # Spark believes a schema that says NOT NULL, whatever the rows are.
+        if not any(map(forbids_null, required)):
+            return lambda batch: encode(batch.rename_columns(kinds.names))
 
         def checked(batch: pa.RecordBatch) -> Iterator[EntryBatch]:
             batch = batch.rename_columns(kinds.names)
@@ -153,6 +155,7 @@ async def plan_of(
         UnauthorizedAccess: the log's ledgers have another password: with two passwords no client could read all of it.
         LogExists: the log has ledgers, and option ifExists is error.
         SchemaMismatch: the log has another payload format, or columns that the rows do not fit.
+        ConfigurationError: the schema is larger than a log can remember.
     """
     if snapshot is not None and not is_overwrite:
         await _check_password(client, options, snapshot)
@@ -165,6 +168,8 @@ async def plan_of(
         found = await shown_by_entries(client, options, rows, snapshot)
     plan = await planned_write(options, rows, snapshot, found, is_overwrite=is_overwrite)
     check_compression(options, plan.payload_format)
+    if plan.is_news:
+        encode_schema(plan.change.stored)  # one that is too large raises before any task
     LogTarget(options, rows, plan).encoder()
     return plan
 

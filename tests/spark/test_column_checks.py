@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import uuid
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
-from bkspark.errors import ConfigurationError, NoSuchLog, SchemaMismatch
+from bkspark.errors import ConfigurationError, MalformedPayload, NoSuchLog, SchemaMismatch
 from bkspark.log.log import Log
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.spark.connection import connect
@@ -47,8 +48,8 @@ class WrittenLog:
         client.log(self.options["log"]).create()
         self._base: str | None = None
 
-    def write(self, columns: StructType, *entries: bytes) -> None:
-        stored = StoredSchema("arrow", schema_text(columns))
+    def write(self, columns: StructType, *entries: bytes, payload_format: str = "arrow") -> None:
+        stored = StoredSchema(payload_format, schema_text(columns))
         change = SchemaChange(stored, self._base)
         log = self._log()
         run(lambda: log.publish([], schema=change))
@@ -198,3 +199,97 @@ def test_a_missing_log_is_named_as_missing_whatever_columns_are_named(cluster: C
         ):
             with pytest.raises(NoSuchLog, match=source.options["log"]):
                 read()
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_a_stream_of_named_columns_ends_at_a_type_that_none_of_its_values_can_have(
+    cluster: Cluster, client: Client, mode: str
+) -> None:
+    """A lenient mode would leave out all rows from there on, or their values."""
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    options = {**log.options, "mode": mode, "failOnDataLoss": "false", "startingOffsets": "earliest"}
+    reader = BookKeeperDataSource(options).streamReader(ID)
+    start = reader.initialOffset()
+    log.overwrite()
+    log.write(StructType().add("id", "string"), entry(id="x"))
+    with pytest.raises(
+        SchemaMismatch, match=r"column 'id' is string in log .* from \{.*name it string in \.schema\(\)"
+    ):
+        reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+def test_a_named_column_that_is_too_narrow_is_refused_where_its_entries_would_be_left_out(
+    cluster: Cluster, client: Client, mode: str
+) -> None:
+    """One value that does not fit makes its whole entry malformed, which FAILFAST reports."""
+    log = WrittenLog(cluster, client)
+    log.write(StructType().add("id", "long"), entry(id=1), entry(id=1 << 40))
+    with pytest.raises(SchemaMismatch, match=r"column 'id' is bigint in log .*name it bigint in \.schema\(\)"):
+        BookKeeperDataSource({**log.options, "mode": mode}).reader(ID).partitions()
+    reader = BookKeeperDataSource(log.options).reader(ID)
+    with pytest.raises(MalformedPayload, match="int32 is expected"):
+        [list(reader.read(each)) for each in reader.partitions()]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_a_named_column_that_is_not_null_and_that_the_log_lacks_is_refused(
+    cluster: Cluster, client: Client, mode: str
+) -> None:
+    """Otherwise DROPMALFORMED would leave out all rows."""
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    wanted = StructType([*ID, *StructType().add("name", "string", nullable=False)])
+    reader = BookKeeperDataSource({**log.options, "mode": mode}).reader(wanted)
+    with pytest.raises(SchemaMismatch, match=r"'name' is not in log .* NOT NULL: leave it out of \.schema\(\), or let"):
+        reader.partitions()
+
+
+@pytest.mark.parametrize(
+    ("stored", "named", "is_logged"), [("arrow", "json", True), ("arrow", "raw", False), ("raw", "json", False)]
+)
+def test_entries_of_another_format_than_the_named_one_are_logged(
+    cluster: Cluster, client: Client, caplog: pytest.LogCaptureFixture, stored: str, named: str, is_logged: bool
+) -> None:
+    """Raw entries may be anything."""
+    log = WrittenLog(cluster, client)
+    value = StructType().add("value", "binary")
+    log.write(value if stored == "raw" else ID, entry(id=1), payload_format=stored)
+    source = BookKeeperDataSource({**log.options, "mode": "DROPMALFORMED", "payloadFormat": named})
+    with caplog.at_level(logging.WARNING):
+        source.reader(value if named == "raw" else ID).partitions()
+    assert ("has arrow entries from {" in caplog.text and "'payloadFormat' is json" in caplog.text) == is_logged
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_a_column_that_no_schema_has_is_not_lost_beside_one_that_was_added(
+    cluster: Cluster, client: Client, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver logs the column that was added. Another program appended an entry with one more."""
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    source = BookKeeperDataSource({**log.options, "mode": mode, "startingOffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    log.write(StructType([*ID, *StructType().add("late", "string")]), entry(id=2, late="x"), entry(id=3, unknown="y"))
+    partitions = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    if mode == "FAILFAST":
+        with pytest.raises(MalformedPayload, match="it has a column 'unknown', which this read does not have"):
+            [list(reader.read(each)) for each in partitions]
+        return
+    with caplog.at_level(logging.WARNING):
+        found = [value for each in partitions for batch in reader.read(each) for value in batch["id"].to_pylist()]
+    assert found == [1, 2, 3]
+    assert "column 'unknown' is left out: ledger" in caplog.text
+    assert "column 'late' is left out: ledger" not in caplog.text
+
+
+def test_a_schema_that_a_log_cannot_remember_is_refused_before_any_task(cluster: Cluster, client: Client) -> None:
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    metadata = {"comment": random.Random(1).randbytes(1_500_000).hex()}
+    columns = StructType().add("id", "integer", metadata=metadata)
+    with pytest.raises(ConfigurationError, match="above what a log can remember"):
+        BookKeeperDataSource({"uri": cluster.uri, "log": name}).writer(columns, overwrite=False)
+    with pytest.raises(NoSuchLog):
+        client.log(name).show()

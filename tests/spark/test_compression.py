@@ -57,6 +57,30 @@ def test_entries_that_compression_does_not_make_smaller_are_written_as_they_are(
     assert encoded.payload_bytes < 1.01 * plain.payload_bytes
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("columns", [1, 100])
+def test_rows_that_fit_an_entry_fit_it_with_any_codec(codec, columns):
+    """Compression makes random bytes larger, by its own headers."""
+    most = 1 << 20
+
+    def entry(codec, size):
+        row = pa.record_batch({f"c{i}": pa.array([noise[:size]], pa.binary()) for i in range(columns)})
+        (entries,) = ArrowEncoder(row.schema, most, most, Compression(codec)).encode(row)
+        return entries.payload_bytes
+
+    noise = random.Random(1).randbytes(most)
+    # Buffers are padded to 8 bytes.
+    largest = (most - entry("none", 8)) // columns // 8 * 8
+    assert entry("none", largest) <= most
+    assert entry(codec, largest) <= most
+
+
+def test_a_row_that_fits_an_entry_only_when_it_is_compressed_is_compressed():
+    row = pa.record_batch({"value": pa.array([b"x" * (6 << 20)], pa.binary())})
+    assert arrow_entries(row, "none").payload_bytes > 5 << 20
+    assert arrow_entries(row, "lz4").payload_bytes < 1 << 20
+
+
 def test_small_entries_are_not_compressed():
     batch = pa.record_batch({"id": pa.array(range(20), pa.int64()), "s": ["x"] * 20})
     assert list(arrow_entries(batch, "zstd")) == list(arrow_entries(batch, "none"))

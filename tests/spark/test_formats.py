@@ -159,6 +159,22 @@ def test_member_that_the_first_entries_lack_is_not_lost_silently(format_name):
             list(decoder_of(format_name, nested_schema(), is_whole=True).decode(new))
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_only_columns_that_the_driver_has_logged_are_left_out(format_name):
+    less, more = nested_schema(), nested_schema("z")
+    wanted = pa.RecordBatch.from_pylist(NESTED, less).to_pylist()
+    added = pa.array(["x"] * len(NESTED))
+    new = pa.RecordBatch.from_pylist(MORE_NESTED, more).append_column("late", added)
+    entries = encoded(format_name, new)
+    left_out = frozenset({"late", *less.names})
+    (rows,) = decoder_of(format_name, less, is_whole=True, left_out=left_out).decode(entries)
+    assert pa.RecordBatch.from_arrays(rows.columns, schema=less).to_pylist() == wanted
+    for name, logged in (("late", less.names), ("z", ["late"])):
+        decoder = decoder_of(format_name, less, is_whole=True, left_out=frozenset(logged))
+        with pytest.raises(MalformedPayload, match=f"it has a column '{name}', which this read does not have"):
+            list(decoder.decode(entries))
+
+
 def test_arrow_members_that_differ_in_case_or_digits_are_malformed():
     held = pa.record_batch({"s": pa.array([{"a": 0.1}])})
     for wanted in (pa.struct({"A": pa.float64()}), pa.struct({"a": pa.float32()})):

@@ -360,17 +360,20 @@ def test_entries_of_others_may_lack_what_an_append_has_in_each_row(
 def test_columns_that_only_entries_of_others_have_are_remembered_with_the_first_append(
     spark: SparkSession, table: Table, client: Client, payload_format: str
 ) -> None:
-    others = [{"a": 1, "more": "x", "inner": {"p": 1, "q": "y"}}, {"a": 2}]
+    """With all digits of whole numbers, and the words of a double."""
+    inner = {"p": 1, "q": "y"}
+    others = [{"a": 1, "more": "x", "inner": inner, "id": 2**64 - 1, "ratio": "NaN"}, {"a": 2, "id": 1, "ratio": 0.5}]
     pack = json.dumps if payload_format == "json" else msgpack.packb
     with client.log(table.log).open_for_writing() as writer:
         writer.append_many([entry if isinstance(entry := pack(row), bytes) else entry.encode() for row in others])
     table.write(spark.sql("SELECT 3 A, named_struct('p', 3) inner, DATE'2024-02-29' day"), payloadFormat=payload_format)
     found = table.read()
-    assert found.schema.simpleString() == "struct<a:int,inner:struct<p:int,q:string>,day:date,more:string>"
-    assert [(row.a, row.inner, row.more) for row in sorted(found.collect())] == [
-        (1, (1, "y"), "x"),
-        (2, None, None),
-        (3, (3, None), None),
+    added = "more:string,id:decimal(20,0),ratio:double"
+    assert found.schema.simpleString() == f"struct<a:int,inner:struct<p:int,q:string>,day:date,{added}>"
+    assert [(row.a, row.inner, row.more, row.id, str(row.ratio)) for row in sorted(found.collect())] == [
+        (1, (1, "y"), "x", 2**64 - 1, "nan"),
+        (2, None, None, 1, "0.5"),
+        (3, (3, None), None, None, "None"),
     ]
 
 

@@ -38,11 +38,13 @@ from bkspark.spark.formats.decoding import (
 from bkspark.spark.formats.encoding import Encoder, check_text
 
 _JOIN_BYTES = 512 * 1024
-_STREAM_OVERHEAD_BYTES = 64
+_END_MARK_BYTES = 8
 COMPRESSED_BYTES_MIN = 1024
 """Smaller entries are not compressed: they would save less than the lengths that are added to each buffer."""
 SAVING_MIN = 0.1
 """The share of an entry's bytes that compression must save; otherwise the next entries are not compressed."""
+BUFFER_HEAD_BYTES_MAX, BLOCK_HEAD_BYTES_MAX = 64, 8
+"""Bytes that a codec adds to a buffer, and to each block of it, that it cannot make smaller."""
 ENTRIES_PASSED_OVER = 15
 """Entries that are not compressed after one that compression did not make smaller; then the next one is tried."""
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -118,7 +120,7 @@ class ArrowDecoder(Decoder):
             absent[field.type] if place is None else table.column(place) for place, field in zip(places, self.schema)
         ]
         for column, field in zip(found, self.schema):
-            _check_type(column.type, field, is_whole=is_whole)
+            _check_type(column.type, field, is_whole=is_whole and field.name not in self.left_out)
         check_conversions(
             (column, field.type) for column, field in zip(found, self.schema) if column.type != field.type
         )
@@ -137,7 +139,7 @@ class ArrowDecoder(Decoder):
         exact = set(self.schema.names)
         in_any_case = {name.lower() for name in exact.difference(found)}
         for name in found:
-            if name not in exact and name.lower() not in in_any_case:
+            if name not in exact and name.lower() not in in_any_case and name not in self.left_out:
                 raise BeyondInferredError(name)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
@@ -354,8 +356,8 @@ class ArrowEncoder(Encoder):
         self._passed_over = 0
         """How many entries are not compressed before it is tried again."""
         self._entry_bytes = entry_bytes
-        # Bytes left for the record batch, without the schema, message heads and the end mark.
-        self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _STREAM_OVERHEAD_BYTES
+        # Bytes left for the record batch, without the schema and the end mark.
+        self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _END_MARK_BYTES
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:
         if batch.schema != self._schema:
@@ -382,7 +384,7 @@ class ArrowEncoder(Encoder):
                 f"a row takes {size} bytes, above the limit of {ENTRY_BYTES_MAX}: "
                 "split its largest column, or store it elsewhere and write a reference"
             )
-        compressed = self._compression_of(piece)
+        compressed = self._compression_of(piece, size)
         with pa.ipc.new_stream(sink, self._schema, options=compressed or self._plain) as stream:
             stream.write_batch(piece)
         ends.append(sink.tell())
@@ -391,13 +393,21 @@ class ArrowEncoder(Encoder):
             is_smaller = ends[-1] - ends[-2] < (1 - SAVING_MIN) * size
             self._passed_over = 0 if is_smaller else ENTRIES_PASSED_OVER
 
-    def _compression_of(self, piece: pa.RecordBatch) -> pa.ipc.IpcWriteOptions | None:
+    def _compression_of(self, piece: pa.RecordBatch, size: int) -> pa.ipc.IpcWriteOptions | None:
         if self._compressed is None or piece.nbytes < COMPRESSED_BYTES_MIN:
             return None
+        if size <= self._batch_bytes_max < size + _bytes_added(piece, size):
+            return None  # it fits as it is, and random bytes would not fit any more
         if self._passed_over:
             self._passed_over -= 1
             return None
         return self._compressed
+
+
+def _bytes_added(piece: pa.RecordBatch, size: int) -> int:
+    """Return how many bytes compression adds at most: heads of buffers, and of their blocks of 64 KiB."""
+    buffers = sum(len(column.buffers()) for column in piece.columns)
+    return BUFFER_HEAD_BYTES_MAX * buffers + BLOCK_HEAD_BYTES_MAX * (size >> 16)
 
 
 def _write_options(compression: Compression) -> pa.ipc.IpcWriteOptions:

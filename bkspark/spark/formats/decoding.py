@@ -58,6 +58,8 @@ class Decoder(ABC):
         mode: what happens with a malformed payload.
         is_whole: the user named no columns, so a payload with a column that the schema lacks is malformed, because the
             column would be lost. With DROPMALFORMED the payload keeps its rows, and `beyond` names the column.
+        left_out: columns to which this does not apply, because the driver has logged that they are left out, or members
+            of them.
         corrupt_record: name of the column for malformed payloads.
 
     Raises:
@@ -70,11 +72,13 @@ class Decoder(ABC):
         mode: MalformedMode,
         *,
         is_whole: bool = False,
+        left_out: frozenset[str] = frozenset(),
         corrupt_record: str = CORRUPT_RECORD,
     ) -> None:
         self.schema = schema
         self.mode = mode
         self.is_whole = is_whole
+        self.left_out = left_out
         self.beyond: dict[str, tuple[int, int]] = {}
         """The first entry of each column with values beyond its inferred type; at most BEYOND_MAX columns."""
         self._corrupt_index = schema.get_field_index(corrupt_record) if mode is MalformedMode.PERMISSIVE else -1
@@ -149,6 +153,11 @@ def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             _check_inside(array, field.type, field.name)
     return column
+
+
+def forbids_null(field: pa.Field) -> bool:
+    """Return whether a column of this type may not have each null: `check_nulls` raises for some."""
+    return not field.nullable or _forbids_null_inside(field.type)
 
 
 @functools.lru_cache(TYPES_CACHED_MAX)

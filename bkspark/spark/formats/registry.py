@@ -20,6 +20,7 @@ def decoder_of(
     mode: MalformedMode = MalformedMode.FAILFAST,
     *,
     is_whole: bool = False,
+    left_out: frozenset[str] = frozenset(),
     is_sparks: bool = False,
     corrupt_record: str = CORRUPT_RECORD,
 ) -> Decoder:
@@ -34,12 +35,13 @@ def decoder_of(
     if format_name == "raw":
         return RawDecoder(schema, mode, corrupt_record)
     if format_name == "arrow":
-        return ArrowDecoder(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
+        return ArrowDecoder(schema, mode, is_whole=is_whole, left_out=left_out, corrupt_record=corrupt_record)
     return RowDecoder(
         schema,
         mode,
         is_json=format_name == "json",
         is_whole=is_whole,
+        left_out=left_out,
         is_sparks=is_sparks,
         corrupt_record=corrupt_record,
     )
@@ -74,12 +76,14 @@ def columns_of(
     mode: MalformedMode = MalformedMode.FAILFAST,
     *,
     is_sparks: bool = False,
+    takes_all: bool = False,
 ) -> pa.Schema:
     """Return the columns that the first entries of a `json`, `msgpack` or `arrow` ledger have; at least one entry.
 
     Args:
         mode: mode of the later read; unless it is FAILFAST, malformed entries do not count here either.
         is_sparks: as for `decoder_of`.
+        takes_all: a column of several types has the type that Spark's own source finds.
 
     Raises:
         ValueError: they do not have the format, or disagree.
@@ -87,4 +91,10 @@ def columns_of(
     is_lenient = mode is not MalformedMode.FAILFAST
     if format_name == "arrow":
         return schema_of_first(payloads, is_lenient=is_lenient)
-    return inferred_columns(payloads, is_json=format_name == "json", is_lenient=is_lenient, is_sparks=is_sparks)
+    return inferred_columns(
+        payloads,
+        is_json=format_name == "json",
+        is_lenient=is_lenient,
+        is_sparks=is_sparks,
+        takes_all=takes_all,
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -34,6 +35,7 @@ from bkspark.spark.formats.decoding import (
     rows_at_once,
 )
 from bkspark.spark.formats.encoding import Encoder
+from bkspark.spark.formats.spark_json_types import type_of, without_null_type
 from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
 
 _Readers = list[tuple[pa.Field, Callable[[Any], Any] | None]]
@@ -56,10 +58,11 @@ class RowDecoder(Decoder):
         *,
         is_json: bool,
         is_whole: bool = False,
+        left_out: frozenset[str] = frozenset(),
         is_sparks: bool = False,
         corrupt_record: str = CORRUPT_RECORD,
     ) -> None:
-        super().__init__(schema, mode, is_whole=is_whole, corrupt_record=corrupt_record)
+        super().__init__(schema, mode, is_whole=is_whole, left_out=left_out, corrupt_record=corrupt_record)
         check_types(schema, "json" if is_json else "msgpack")
         self._is_sparks = is_json and is_sparks
         """Whether values are JSON in Spark's dialect. Constant."""
@@ -70,14 +73,18 @@ class RowDecoder(Decoder):
         """The same, for an object whose columns do not all have the inferred types. Constant."""
         self._takes_arrays = not is_json
         """Whether an entry may be an array of objects' values. Constant."""
-        self._known = frozenset(schema.names)
-        """The names of the columns: others are left out. Constant."""
+        self._known = left_out.union(schema.names)
+        """The names of the columns, and of those that are left out. Constant."""
         self._names = [name for i, name in enumerate(schema.names) if i != self._corrupt_index]
 
     def _readers(self, *, is_json: bool, is_whole: bool) -> _Readers:
-        if self._is_sparks:
-            return [(column, spark_json.reader_of(column.type, is_whole=is_whole)) for column in self.schema]
-        return [(column, reader_of(column.type, is_json=is_json, is_whole=is_whole)) for column in self.schema]
+        find: Callable[..., Callable[[Any], Any] | None] = (
+            spark_json.reader_of if self._is_sparks else partial(reader_of, is_json=is_json)
+        )
+        return [
+            (column, find(column.type, is_whole=is_whole and column.name not in self.left_out))
+            for column in self.schema
+        ]
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         most = rows_at_once(self.schema.types)
@@ -155,12 +162,20 @@ class RowDecoder(Decoder):
         found = {}
         for reader in self._lenient:
             name = reader[0].name
-            try:
-                self._columns_of([row], [reader])
-            except _MALFORMED:
-                continue
-            found[name] = row.get(name)
+            with suppress(*_MALFORMED):
+                found[name] = self._fitting(row.get(name), reader)
         return found
+
+    def _fitting(self, cell: Any, reader: tuple[pa.Field, Callable[[Any], Any] | None]) -> Any:
+        """Return a cell, or without the members of structs that do not fit. Raises what parsers raise if that does not
+        fit its column either."""
+        field, _ = reader
+        try:
+            self._columns_of([{field.name: cell}], [reader])
+        except _MALFORMED:
+            cell = spark_json.fitting(field.type, cell)
+            self._columns_of([{field.name: cell}], [reader])
+        return cell
 
     def _row_with_columns(self, entries: EntryBatch, index: int, payload: bytes) -> dict[str, Any]:
         """Return an entry's row, which fits the schema; with DROPMALFORMED without what the schema lacks."""
@@ -183,10 +198,12 @@ def _entry_of_row(rows: Rows, first: int) -> np.ndarray:
 
 
 def _json_parser(schema: pa.Schema, *, is_sparks: bool) -> Callable[[bytes], Any]:
+    if is_sparks:
+        return spark_json.parser(schema)
     # A float has fewer digits than a decimal; numbers are kept as text only if that matters, as it is slower.
     has_decimal = any(_has_decimal(column.type) for column in schema)
     decoder = json.JSONDecoder(parse_float=Decimal) if has_decimal else json.JSONDecoder()
-    return spark_json.parser(decoder) if is_sparks else lambda payload: decoder.decode(payload.decode())
+    return lambda payload: decoder.decode(payload.decode())
 
 
 def _has_decimal(kind: pa.DataType) -> bool:
@@ -198,7 +215,12 @@ def _unpack_msgpack(payload: bytes) -> Any:
 
 
 def inferred_columns(
-    payloads: Sequence[bytes], *, is_json: bool, is_lenient: bool = False, is_sparks: bool = False
+    payloads: Sequence[bytes],
+    *,
+    is_json: bool,
+    is_lenient: bool = False,
+    is_sparks: bool = False,
+    takes_all: bool = False,
 ) -> pa.Schema:
     """Return the columns of these entries, in order of appearance.
 
@@ -207,17 +229,19 @@ def inferred_columns(
 
     Args:
         is_lenient: skip entries that are not an object of the format.
-        is_sparks: a column of several types is a string, and one with numbers beyond bigint a double.
+        is_sparks: find the types that Spark's own source finds (`spark_json_types`).
+        takes_all: find these for columns that have no single type otherwise.
 
     Raises:
         ValueError: an entry is not an object of the format (if lenient: no entry is), or no single type can hold a
             column's values.
     """
+    unpack = _json_parser(pa.schema([]), is_sparks=is_sparks or takes_all) if is_json else _unpack_msgpack
     rows: list[dict[str, Any]] = []
     shapes: set[object] = set()
     for payload in payloads:
         try:
-            row = _object_of(payload, is_json=is_json)
+            row = _object_of(payload, unpack, is_json=is_json)
         except ValueError:
             if is_lenient:
                 continue
@@ -234,13 +258,18 @@ def inferred_columns(
         raise ValueError("they are not all arrays of one size, or all maps")
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
-    return pa.schema([(name, _inferred_type(name, cells, is_sparks=is_sparks)) for name, cells in columns.items()])
+    return pa.schema(
+        [
+            (name, _inferred_type(name, cells, is_sparks=is_sparks, takes_all=takes_all))
+            for name, cells in columns.items()
+        ]
+    )
 
 
-def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
+def _object_of(payload: bytes, unpack: Callable[[bytes], Any], *, is_json: bool) -> dict[str, Any] | list[Any]:
     """Return the object in a payload; msgpack's may be an array. Raises ValueError if it is neither."""
     try:
-        row = json.loads(payload) if is_json else _unpack_msgpack(payload)
+        row = unpack(payload)
         if is_json:
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, as "\\ud800", is not text
     except _MALFORMED as error:
@@ -250,29 +279,27 @@ def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
     return row
 
 
-def _inferred_type(name: Any, cells: list[Any], *, is_sparks: bool) -> pa.DataType:
+def _inferred_type(name: Any, cells: list[Any], *, is_sparks: bool, takes_all: bool) -> pa.DataType:
     if type(name) is not str:
         raise ValueError(f"a column is named {name!r}, which is not text")
+    if is_sparks:
+        return _sparks_type(name, cells)
     # Together with numbers, the three words are numbers too; if all values are such words, they may be text.
     if any(type(cell) in (int, float) for cell in cells):
         cells = [float(cell) if cell in WORDS_OF_FLOATS else cell for cell in cells]
     try:
-        return _without_null_type(pa.array(cells).type)
+        return without_null_type(pa.array(cells).type)
     except (pa.ArrowException, OverflowError) as error:
-        if is_sparks:
-            is_number = all(cell is None or type(cell) in (int, float) for cell in cells)
-            return pa.float64() if is_number else pa.string()
+        if takes_all:
+            return _sparks_type(name, cells)
         raise ValueError(f"column '{name}' has values of several types ({error})") from None
 
 
-def _without_null_type(kind: pa.DataType) -> pa.DataType:
-    if kinds.is_null(kind):
-        return pa.string()
-    if kinds.is_list(kind):
-        return pa.list_(_without_null_type(kind.value_type))
-    if kinds.is_struct(kind):
-        return pa.struct([field.with_type(_without_null_type(field.type)) for field in kind])
-    return kind
+def _sparks_type(name: str, cells: list[Any]) -> pa.DataType:
+    try:
+        return type_of(cells)
+    except RecursionError:
+        raise ValueError(f"column '{name}' has objects or arrays that nest too deeply") from None
 
 
 class RowEncoder(Encoder):

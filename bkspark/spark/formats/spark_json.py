@@ -1,6 +1,6 @@
 """JSON as Spark's own source reads it (jsonDialect spark), where that differs from `values`.
 
-    string        a number, true or false is its text; an object or array is its compact JSON text
+    string        a number, true, an object or an array is its text as it was written
     whole number  5.0 is 5 (Spark's own source has null there); 5.5 and "5" are malformed
     float         also the words "+INF", "-INF", "+Infinity"
     decimal       rounded half up to the column's scale; a text may have commas between its thousands
@@ -10,23 +10,27 @@
     an entry      its first JSON object, whatever follows; a byte order mark before it is ignored
 
 In mode PERMISSIVE a cell that does not fit is null, the entry's other cells stay, and the entry is in the column of
-corrupt records.
+corrupt records. The same holds for members of structs; an element of an array, or a value of a map, that does not fit
+makes the array or map null.
 
 Otherwise than in Spark's own source
 
 * a text without zone is UTC; there it is the session's zone;
-* what does not fit inside an array, map or struct makes the whole cell null; a number beyond a tinyint does not fit;
-* these are malformed: single quotes, an array of objects (an entry is one row), an empty entry, years beyond 9999, a
-  time without a date, and base64 with line breaks;
-* these are read: ISO 8601 in its other forms, a map as an array of [key, value], and an interval as a number of
-  microseconds.
+* a number beyond a tinyint does not fit;
+* columns are found in the order in which they appear, an empty text is text, and no column is left out;
+* these are malformed: single quotes, INF without quotes, text that is not UTF-8 and half a surrogate pair, an array of
+  objects (an entry is one row), an empty entry, years beyond 9999 and below 1, a time without a date, a date as a
+  number of days, zones such as PST or +01:30:15, an interval as text, and base64 with line breaks;
+* these are read: ISO 8601 in its other forms, a map as an array of [key, value], an interval as a number of
+  microseconds, and a member with the name of the column of corrupt records.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
@@ -41,8 +45,7 @@ from bkspark.spark.formats.values import Convert
 _WHITESPACE = " \t\n\r"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
-"""Java writes a double between these without an exponent."""
+_WHOLE_DIGITS_MAX = 20
 _DIGITS = Context(prec=76)
 """Precision above that of any decimal: Python's default of 28 would refuse longer ones."""
 _WORDS_OF_FLOATS = {"+INF": "Infinity", "-INF": "-Infinity", "+Infinity": "Infinity"}
@@ -52,13 +55,118 @@ _MOMENT = re.compile(_DAY + r"(?:[ T](?:(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d*))
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", re.ASCII)
 
 
-def parser(decoder: json.JSONDecoder) -> Callable[[bytes], Any]:
-    """Return a function that parses the first JSON value of a payload."""
+class Number:
+    """A JSON number with a fraction or an exponent, as it was written: a double would lose digits."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def parser(schema: pa.Schema) -> Callable[[bytes], Any]:
+    """Return a function that parses the first JSON value of a payload, for columns of a schema.
+
+    An object or array in a string column is its text.
+    """
+    whole = pa.struct(list(schema))
+    places = _places_of_texts(whole)
+    # Most time is saved where no column needs the digits.
+    has_digits = places is not None or _has_decimal(whole)
+    decoder = json.JSONDecoder(parse_float=Number) if has_digits else json.JSONDecoder()
 
     def parse(payload: bytes) -> Any:
-        return decoder.raw_decode(payload.removeprefix(_BYTE_ORDER_MARK).decode().lstrip(_WHITESPACE))[0]
+        text = payload.removeprefix(_BYTE_ORDER_MARK).decode().lstrip(_WHITESPACE)
+        value = decoder.raw_decode(text)[0]
+        return _with_texts(places, text, 0, decoder)[0] if places is not None and _hides_text(places, value) else value
 
     return parse
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    return kinds.is_decimal(kind) or any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a type has strings: itself, members of a struct, or the elements of a list or values of a map.
+
+    pair: the elements of a map that is an array of [key, value], of which `second` is the value.
+    """
+
+    is_text: bool = False
+    members: Mapping[str, _Places] = field(default_factory=dict)
+    element: _Places | None = None
+    pair: _Places | None = None
+    second: _Places | None = None
+
+    def at(self, index: int) -> _Places | None:
+        """Return the places of an element of an array."""
+        if self.second is not None:
+            return self.second if index == 1 else None
+        return self.element if self.pair is None else self.pair
+
+
+def _places_of_texts(kind: pa.DataType) -> _Places | None:
+    if kinds.is_string(kind):
+        return _Places(is_text=True)
+    if kinds.is_struct(kind):
+        members = {member.name: place for member in kind if (place := _places_of_texts(member.type)) is not None}
+        return _Places(members=members) if members else None
+    if not kinds.is_nested(kind):
+        return None
+    element = _places_of_texts(kind.item_type if kinds.is_map(kind) else kind.value_type)
+    if element is None:
+        return None
+    return _Places(element=element, pair=_Places(second=element) if kinds.is_map(kind) else None)
+
+
+def _hides_text(places: _Places, value: Any) -> bool:
+    """Return whether there is an object or array where the type has a string."""
+    if type(value) is dict:
+        parts = [(place, value.get(name)) for name, place in places.members.items()]
+        if places.element is not None:
+            parts += [(places.element, element) for element in value.values()]
+    elif type(value) is list:
+        found = ((places.at(index), element) for index, element in enumerate(value))
+        parts = [(place, element) for place, element in found if place is not None]
+    else:
+        return False
+    return places.is_text or any(_hides_text(place, part) for place, part in parts)
+
+
+def _with_texts(places: _Places | None, text: str, at: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
+    """Return the value that begins at a place of a well-formed text, with texts for such objects and arrays; and its
+    end."""
+    value, end = decoder.raw_decode(text, at)
+    if places is None or not isinstance(value, (dict, list)):
+        return value, end
+    if places.is_text:
+        return text[at:end], end
+    found: dict[str, Any] = {}
+    elements: list[Any] = []
+    at = _next(text, at + 1)
+    while text[at] not in "}]":
+        at = _next(text, at + (text[at] == ","))
+        if isinstance(value, list):
+            element, at = _with_texts(places.at(len(elements)), text, at, decoder)
+            elements.append(element)
+        else:
+            name, at = decoder.raw_decode(text, at)
+            place = places.members.get(name, places.element)
+            found[name], at = _with_texts(place, text, _next(text, _next(text, at) + 1), decoder)
+        at = _next(text, at)
+    return found if isinstance(value, dict) else elements, end
+
+
+def _next(text: str, at: int) -> int:
+    """Return the place of the next character that is not white space."""
+    while text[at] in _WHITESPACE:
+        at += 1
+    return at
 
 
 def reader_of(kind: pa.DataType, *, is_whole: bool = False) -> Convert | None:
@@ -80,45 +188,49 @@ def reader_of(kind: pa.DataType, *, is_whole: bool = False) -> Convert | None:
     return values.reader_of(kind, is_json=True, is_whole=is_whole)
 
 
+def fitting(kind: pa.DataType, value: Any) -> Any:
+    """Return a JSON value without the members of structs that do not fit their types: they are null."""
+    if kinds.is_struct(kind) and isinstance(value, dict):
+        return {member.name: _fitting_member(member.type, value.get(member.name)) for member in kind}
+    if kinds.is_list(kind) and isinstance(value, list):
+        return [fitting(kind.value_type, element) for element in value]
+    if kinds.is_map(kind) and isinstance(value, dict):
+        return {key: fitting(kind.item_type, item) for key, item in value.items()}
+    return value
+
+
+def _fitting_member(kind: pa.DataType, value: Any) -> Any:
+    value = fitting(kind, value)
+    convert = reader_of(kind)
+    try:
+        pa.array([value if value is None or convert is None else convert(value)], kind)
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
+        return None
+    return value
+
+
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _compact(value)
-
-
-def _compact(value: Any) -> str:
-    """Return the JSON text of a value as Java writes it."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_quoted(key)}:{_compact(member)}" for key, member in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_compact, value)) + "]"
-    if isinstance(value, (float, Decimal)):
-        return _double_text(float(value))
-    return _quoted(value)
-
-
-def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _double_text(value: float) -> str:
-    """Return a double as Java writes it into JSON."""
-    if value == 0 or _PLAIN_MIN <= abs(value) < _PLAIN_MAX or value - value != 0:
-        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}.get(repr(value), repr(value))
-    _, digits, exponent = Decimal(repr(value)).as_tuple()
-    assert isinstance(exponent, int)
-    shown = "".join(map(str, digits)).rstrip("0") or "0"
-    sign = "-" if value < 0 else ""
-    return f"{sign}{shown[0]}.{shown[1:] or '0'}E{len(digits) - 1 + exponent}"
+    if isinstance(value, str):
+        return value
+    return value.text if isinstance(value, Number) else json.dumps(value)
 
 
 def _whole(value: Any) -> int:
     if type(value) is int:
         return value
-    if isinstance(value, (float, Decimal)) and value == int(value):
+    if isinstance(value, Number):
+        number = Decimal(value.text)
+        # 1e999999999 is a whole number of a billion digits.
+        if number.adjusted() <= _WHOLE_DIGITS_MAX and number == number.to_integral_value(context=_DIGITS):
+            return int(number)
+    if isinstance(value, float) and value == int(value):
         return int(value)
     raise TypeError(f"{value!r} is not a whole number")
 
 
 def _float(value: Any) -> float:
+    if isinstance(value, Number):
+        return float(value.text)
     return values.float_of(_WORDS_OF_FLOATS.get(value, value) if isinstance(value, str) else value)
 
 
@@ -126,7 +238,8 @@ def _rounded(scale: int) -> Convert:
     unit = Decimal(1).scaleb(-scale)
 
     def rounded(value: Any) -> Decimal:
-        number = values.decimal_of(value.replace(",", "") if isinstance(value, str) else value)
+        text = value.replace(",", "") if isinstance(value, str) else getattr(value, "text", value)
+        number = values.decimal_of(text)
         return number.quantize(unit, ROUND_HALF_UP, _DIGITS)
 
     return rounded
