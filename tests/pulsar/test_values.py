@@ -215,6 +215,24 @@ def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
         key_value_decoder(schema, schema)(pa.array([payload]), pa.array([None], pa.binary()))
 
 
+@pytest.mark.parametrize(
+    ("written", "newest"),
+    [(("STRING", "INT64"), ("STRING", "TIMESTAMP")), (("TIME", "INT8"), ("LOCAL_TIME", "INT8"))],
+)
+def test_part_of_a_key_value_of_another_type_is_not_taken_for_one_of_the_newest(
+    written: tuple[str, str], newest: tuple[str, str]
+) -> None:
+    """The number of ms would be one of µs, or of ns."""
+    from bkspark.pulsar.values import key_value_decoder
+
+    old, new = (
+        Schema(version, "KEY_VALUE", b"", {}, Schema(version, key), Schema(version, value))
+        for version, (key, value) in enumerate((written, newest))
+    )
+    with pytest.raises(ValueError, match=r"was written with a schema of (INT64|TIME), but the topic's newest is"):
+        key_value_decoder(old, new)
+
+
 def of_json(kind: Any, text: str) -> Any:
     fields = [{"name": "a", "type": "int"}, {"name": "f", "type": kind}]
     schema = Schema(0, "JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
