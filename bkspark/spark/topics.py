@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -202,7 +201,7 @@ class TopicPlanner:
             parts = options.topics_pattern.split("/", 2)
             store = await self.store()
             found = await store.topics(TopicName.parse(f"{parts[0]}/{parts[1]}/x"))
-            return [topic for topic in found if re.fullmatch(parts[2], topic.local)]
+            return [topic for topic in found if topic.matches(parts[2])]
         named = options.topics if options.topics is not None else (options.topic or "",)
         return list(dict.fromkeys(map(TopicName.parse, named)))
 
@@ -365,9 +364,16 @@ class TopicPlanner:
         except UnauthorizedAccess as error:
             raise _wrong_password(error, _owner(ranges, error)) from None
 
-    async def is_compacted(self, view: TopicView) -> bool:
-        """Whether a topic or partition has ever been compacted."""
-        return COMPACTION in await (await self.store()).subscription_names(view.name)
+    async def warn_if_compacted(self, view: TopicView) -> None:
+        """Log a warning that a topic or partition was compacted, if it was: its own ledgers may not have all
+        messages."""
+        if COMPACTION in await (await self.store()).subscription_names(view.name):
+            _log.warning(
+                "topic %s was compacted: messages whose ledgers were trimmed are in the compacted ledger only, which "
+                "%s with readCompacted=true reads",
+                view.name,
+                "a batch read" if self.is_stream else "a read",
+            )
 
     async def compacted(self, view: TopicView) -> tuple[int, Position, list[TopicPartition]]:
         """Return (compacted ledger, compaction horizon, tasks that read the ledger); (-1, the topic's beginning, []) if

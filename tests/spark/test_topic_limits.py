@@ -149,6 +149,22 @@ def test_id_with_a_partition_that_is_not_its_own_is_refused(client: Client, topi
         read(VALUE, topics=f"{topic.name},{whole}", startingOffsets=f"{ledger}:0:7")
 
 
+@pytest.mark.parametrize("entry", [0, 1])
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_id_without_a_partition_is_not_taken_for_a_position_of_the_other_partitions(
+    client: Client, topic: StoredTopic, read: Callable, option: str, entry: int
+) -> None:
+    """Partition 0 would begin with message 4 and leave out 0 and 1, which may be newer than the message named."""
+    first, second = partitions_of(client, topic, 2)
+    first.ledger(numbered(0, 1))
+    ledger = second.ledger(numbered(2, 3))
+    first.ledger(numbered(4))
+    with pytest.raises(
+        ConfigurationError, match=rf"belongs to {second.name}, not to {first.name}: .*\({ledger}:{entry}:1\)"
+    ):
+        read(VALUE, topic=first.name.whole, **{option: f"{ledger}:{entry}"})
+
+
 def test_id_of_a_message_in_chunks_is_read_as_java_prints_it(topic: StoredTopic, read: Callable) -> None:
     ledger = topic.ledger([*numbered(0), *chunked(Message(b"ab"), 1, 1), *numbered(2)])
     assert values(read(VALUE, startingOffsets=f"{ledger}:1:-1;{ledger}:2:-1")) == [b"ab", b"2"]

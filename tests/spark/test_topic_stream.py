@@ -250,6 +250,23 @@ def test_retention_or_a_subscription_is_asked_for_once(
     assert not any("has no subscription" in record.message for record in caplog.records)
 
 
+def test_stream_that_begins_before_the_end_says_what_only_the_compacted_ledger_has(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the oldest messages of a compacted topic would be missing silently."""
+    topic.ledger(numbered(0))
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1)
+    topic.subscription("__compaction", cursor)
+    query = Query(cluster, topic, startingOffsets="earliest")
+    query.batch()
+    query.restart()
+    query.batch()
+    assert sum(f"topic {topic.name} was compacted: " in record.message for record in caplog.records) == 1
+    caplog.clear()
+    Query(cluster, topic).batch()
+    assert not any("was compacted" in record.message for record in caplog.records)
+
+
 @pytest.mark.parametrize("policies", [b"{", b"[]", b'{"retention_policies": 3}'])
 def test_policies_that_cannot_be_read_do_not_end_a_stream(
     cluster: Cluster, client: Client, topic: StoredTopic, caplog: pytest.LogCaptureFixture, policies: bytes

@@ -200,6 +200,15 @@ def test_read_begins_after_a_ledger_that_was_dropped_as_empty(client: Client) ->
     assert bounds(Look(client, startingOffsets="4:0"), (3, 2), (5, 2))[0] == at(5, 0)
 
 
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_message_of_a_ledger_that_the_topic_never_had_is_not_one_of_its_positions(client: Client, option: str) -> None:
+    """Ledgers are trimmed from the front, and only empty ones are dropped elsewhere: one that had such a message is of
+    another topic. Its messages, or those of ledgers before it, would be left out silently."""
+    with pytest.raises(ConfigurationError, match=f"'{option}' is message 4:5, but topic .* has no ledger 4: correct"):
+        bounds(Look(client, **{option: "4:5"}), (3, 2), (5, 2))
+    assert bounds(Look(client, endingOffsets="4:0"), (3, 2), (5, 2))[2] == at(5, 0)
+
+
 def test_entries_before_the_end_are_counted_from_the_oldest_open_transaction(client: Client) -> None:
     topic = view(Look(client, startingOffsets="-2", endingOffsets="-1"), [(3, 3), (4, 4)])
     found = Transactions()
