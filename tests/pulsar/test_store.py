@@ -13,7 +13,7 @@ from bkspark.errors import NoSuchLog
 from bkspark.metadata.memory import MemoryTree
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar import topic as topics
-from bkspark.pulsar.metadata import COMPACTED_LEDGER, EntryPosition
+from bkspark.pulsar.metadata import COMPACTED_LEDGER, Cursor, EntryPosition
 from bkspark.pulsar.names import TopicName, encoded
 from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.topic import COMPACTION, PulsarStore
@@ -35,6 +35,10 @@ class Brokers:
 
     async def put(self, path: str, data: bytes = b"") -> None:
         await self.tree.create(path, data, make_parents=True)
+
+    async def stored(self) -> bytes | None:
+        """Return the node of the subscription; None if there is none."""
+        return (await self.tree.get(NODE))[0] if await self.tree.exists(NODE) is not None else None
 
     async def ledger(self, *entries: bytes) -> LedgerWriter:
         """Return the writer of a ledger that is left open; its last entry is not confirmed."""
@@ -109,27 +113,73 @@ def test_cursor_is_read_from_its_ledger_though_that_is_the_first_of_the_cluster_
 
 
 class ClientBesideABroker(Client):
-    """Before it opens a ledger, a broker closes the cursor: it writes the node, and then deletes the ledger."""
+    """Before it opens a cursor's ledger for the first time, a broker writes the cursor's node again, and then deletes
+    the ledger."""
 
     brokers: Brokers
+    node: bytes | None
+    """What the broker writes; None: it deletes the subscription."""
 
     async def open(self, ledger_id: int, *arguments: Any, **named: Any) -> LedgerReader:
-        await self.brokers.tree.set(NODE, cursor(-1, 7), -1)
-        await self.brokers.client.delete(ledger_id)
+        tree = self.brokers.tree
+        if await self.brokers.stored() != self.node:
+            await (tree.delete(NODE) if self.node is None else tree.set(NODE, self.node, -1))
+            await self.brokers.client.delete(ledger_id)
         return await super().open(ledger_id, *arguments, **named)
+
+
+async def subscription_beside_a_broker(brokers: Brokers, node: bytes | None) -> Cursor | None:
+    """Return a cursor whose node a broker changes to `node` while it is read."""
+    await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)), 1))
+    client = ClientBesideABroker(URI, tree=brokers.cluster.store.session())
+    client.brokers, client.node = brokers, node
+    try:
+        found = await brokers.store.subscription(TOPIC, "s", client)
+    finally:
+        await client.close()
+    return None if found is None else found.cursor
 
 
 def test_cursor_that_is_closed_while_it_is_read_is_the_one_of_its_node_then(tmp_path: Path) -> None:
     async def test(brokers: Brokers) -> None:
-        await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)), 1))
-        client = ClientBesideABroker(URI, tree=brokers.cluster.store.session())
-        client.brokers = brokers
-        try:
-            found = await brokers.store.subscription(TOPIC, "s", client)
-        finally:
-            await client.close()
+        found = await subscription_beside_a_broker(brokers, cursor(-1, 7))
         assert found is not None
-        assert found.cursor.mark_delete == EntryPosition(9, 7)
+        assert found.mark_delete == EntryPosition(9, 7)
+
+    with_brokers(tmp_path, test)
+
+
+def test_cursor_that_gets_another_ledger_while_it_is_read_is_the_one_of_that_ledger(tmp_path: Path) -> None:
+    """The node has what was acknowledged one by one only when the cursor is closed."""
+
+    async def test(brokers: Brokers) -> None:
+        state = formats.PositionInfo(ledgerId=9, entryId=7)
+        partial = state.batchedEntryDeletionIndexInfo.add(deleteSet=[0b100])
+        partial.position.ledgerId, partial.position.entryId = 9, 8
+        other = await brokers.ledger(bytes(state.SerializeToString()))
+        found = await subscription_beside_a_broker(brokers, cursor(other.ledger_id, 6))
+        assert found is not None
+        assert found.mark_delete == EntryPosition(9, 7)
+        assert found.first_left_in(EntryPosition(9, 8)) == 2
+
+    with_brokers(tmp_path, test)
+
+
+def test_subscription_that_is_deleted_while_it_is_read_does_not_exist(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        assert await subscription_beside_a_broker(brokers, None) is None
+
+    with_brokers(tmp_path, test)
+
+
+def test_cursor_whose_ledger_is_lost_is_the_one_of_its_node(tmp_path: Path) -> None:
+    """As a broker has it, which begins again at the position of the node."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)) + 1, 1))
+        found = await brokers.store.subscription(TOPIC, "s", brokers.client)
+        assert found is not None
+        assert found.cursor.mark_delete == EntryPosition(9, 1)
 
     with_brokers(tmp_path, test)
 
