@@ -402,9 +402,8 @@ class TopicPlanner:
         options = replace(self.options, ledger_password=NO_PASSWORD)
         planner = ReadPlanner(self._without_password, options, is_stream=self.is_stream)
         plans = await planner.partitions([each for each in ranges if len(each)])
-        after = Position(horizon.ledger_id, horizon.ledger_id, horizon.entry_id + 1)
-        first = view.normal(after) if view.first_after(after) else view.start
-        return ledger_id, first, [TopicPartition(plan, {}, {}) for plan in plans]
+        after = view.normal(Position(horizon.ledger_id, horizon.ledger_id, horizon.entry_id + 1))
+        return ledger_id, after, [TopicPartition(plan, {}, {}) for plan in plans]
 
     async def _compacted_ledger(self, topic: TopicName) -> tuple[int, LedgerReader] | None:
         """Return the id and a reader of a topic's compacted ledger; None if there is none.

@@ -18,7 +18,7 @@ from bkspark.pulsar.names import TopicName, encoded
 from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.topic import COMPACTION, PulsarStore
 from tests.ledger.in_process import URI, InProcessCluster, run
-from tests.pulsar.entries import Message, single
+from tests.pulsar.entries import Message, compacted, single
 
 TOPIC = TopicName.parse("clicks")
 NODE = f"{TOPIC.managed_ledger_path}/{encoded('s')}"
@@ -80,6 +80,18 @@ def test_partitions_are_numbered_below_their_count(tmp_path: Path) -> None:
         assert await brokers.store.partitions(TOPIC.of_partition(1)) == [TOPIC.of_partition(1)]
         with pytest.raises(NoSuchLog, match="clicks-partition-2 does not exist"):
             await brokers.store.partitions(TOPIC.of_partition(2))
+
+    with_brokers(tmp_path, test)
+
+
+def test_topics_of_pulsar_itself_are_listed_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    """A pattern such as .* is for the topics of users."""
+
+    async def test(brokers: Brokers) -> None:
+        for name in ("a", "__change_events", "a-my-sub__transaction_pending_ack", "__transaction_buffer_snapshot"):
+            await brokers.put(TopicName.parse(name).managed_ledger_path)
+        assert [each.local for each in await brokers.store.topics(TOPIC)] == ["a"]
+        assert len(await brokers.store.topics(TOPIC, with_system=True)) == 4
 
     with_brokers(tmp_path, test)
 
@@ -261,12 +273,16 @@ def test_versions_of_a_schema_that_bookies_do_not_have_are_left_out(tmp_path: Pa
 # ---- snapshots of transactions ----
 
 
-async def put_snapshots(brokers: Brokers, *ledger_ids: int) -> None:
+def snapshot_list(*ledger_ids: int) -> bytes:
     info = formats.ManagedLedgerInfo()
     for ledger_id in ledger_ids:
         info.ledgerInfo.add(ledgerId=ledger_id, entries=1, size=1, timestamp=1)
+    return bytes(info.SerializeToString())
+
+
+async def put_snapshots(brokers: Brokers, *ledger_ids: int) -> None:
     path = TopicName.parse("__transaction_buffer_snapshot").managed_ledger_path
-    await brokers.put(path, info.SerializeToString())
+    await brokers.put(path, snapshot_list(*ledger_ids))
 
 
 def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> None:
@@ -276,6 +292,28 @@ def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> Non
         snapshots = SnapshotKeys(brokers.client, brokers.client)
         for _ in range(2):
             assert await snapshots.among(brokers.store, [one, two]) == [one]
+
+    with_brokers(tmp_path, test)
+
+
+def test_snapshot_that_is_compacted_between_two_looks_is_found_in_the_compacted_ledger(tmp_path: Path) -> None:
+    """The ledger that had it may be trimmed before the next look, and each compaction makes another ledger."""
+
+    async def test(brokers: Brokers) -> None:
+        one, two, three = (TopicName.parse(name) for name in ("one", "two", "three"))
+        topic = TopicName.parse("__transaction_buffer_snapshot")
+        first = await brokers.closed(single(Message(b"", str(one))))
+        await put_snapshots(brokers, first)
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        assert await snapshots.among(brokers.store, [one, two]) == [one]
+        path = f"{topic.managed_ledger_path}/{COMPACTION}"
+        await brokers.put(path)
+        last = await brokers.closed()
+        await brokers.tree.set(topic.managed_ledger_path, snapshot_list(last), -1)
+        for number, name in enumerate((two, three), 1):
+            held = await brokers.closed(compacted(first, number, single(Message(b"", str(name)))))
+            await brokers.tree.set(path, cursor(-1, 1, **{COMPACTED_LEDGER: held}), -1)
+            assert await snapshots.among(brokers.store, [two, three]) == [two, three][:number]
 
     with_brokers(tmp_path, test)
 

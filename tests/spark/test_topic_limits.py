@@ -96,6 +96,16 @@ def test_place_in_a_batch_leaves_out_no_message_that_is_not_of_a_batch(topic: St
     assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:0")) == [b"0"]
 
 
+def test_place_in_a_batch_leaves_out_no_message_of_the_same_entry_of_another_ledger(
+    topic: StoredTopic, read: Callable
+) -> None:
+    first = topic.ledger([batch([Message(b"0"), Message(b"1"), Message(b"2")])])
+    second = topic.ledger([batch([Message(b"3"), Message(b"4"), Message(b"5")])])
+    one_task = {"minPartitions": 1}
+    assert values(read(VALUE, startingOffsets=f"{first}:0:-1:2", **one_task)) == [b"2", b"3", b"4", b"5"]
+    assert values(read(VALUE, endingOffsets=f"{second}:0:-1:0", **one_task)) == [b"0", b"1", b"2", b"3"]
+
+
 def partitions_of(client: Client, topic: StoredTopic, count: int) -> list[StoredTopic]:
     """Return the partitions of another topic, `topic`-p."""
     found = [StoredTopic(client, f"{topic.name}-p-partition-{number}") for number in range(count)]

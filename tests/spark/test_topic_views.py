@@ -196,6 +196,14 @@ def test_position_at_the_end_of_a_ledger_is_that_of_the_next_one_with_entries(cl
     assert topic.normal(at(5, 2)) == at(5, 2)
 
 
+def test_end_of_an_open_ledger_is_not_left_though_a_later_one_is_listed(client: Client) -> None:
+    """It may get more entries until it is closed, and an offset after it would never read them."""
+    listed = TopicList.of(TOPIC, ManagedLedger((ListedLedger(3, None, None, None), ListedLedger(5, 2, 2, CLOSED_MS))))
+    topic = TopicView(Look(client), TOPIC, listed, listed.closed.with_open([ReadableSegment(3, 3, 2, 2, False)]))
+    assert topic.normal(at(3, 2)) == at(3, 2)
+    assert topic.first_after(at(3, 2)) == at(3, 2)
+
+
 def test_read_begins_after_a_ledger_that_was_dropped_as_empty(client: Client) -> None:
     assert bounds(Look(client, startingOffsets="4:0"), (3, 2), (5, 2))[0] == at(5, 0)
 
