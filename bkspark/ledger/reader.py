@@ -247,7 +247,7 @@ class LedgerReader:
 
     async def acknowledged_batches(
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncGenerator[EntryBatch]:
         """Yield all of [first_entry, end_entry): the caller knows that these entries were acknowledged.
 
         The LAC of an open ledger may be lower.

@@ -7,6 +7,7 @@ A record that holds itself has no type in Spark, and is refused. As in Java, a d
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from decimal import Decimal
@@ -29,6 +30,8 @@ PRIMITIVES = {
     "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
 }  # fmt: skip
 _TIMES = {"timestamp-millis": pa.timestamp("ms", "UTC"), "timestamp-micros": _UTC_US}
+_FACTORS = {("millis", "micros"): (1000, 1), ("micros", "millis"): (1, 1000)}
+"""What times are multiplied by and divided by, by the units that they have and are to have."""
 _NAMED = ("record", "enum", "fixed")
 _OCTETS = {"bytes", "fixed", "string"}
 """Types of which one may be read as another, but not as a decimal."""
@@ -340,13 +343,33 @@ def _within(avro: Any) -> Iterator[Any]:
 
 
 def has_choices(avro: Any) -> bool:
-    """Whether a union has several named types: then the value that was read must show its type."""
+    """Whether a union has a named type beside other ones: then the value that was read must show its type."""
     unions = (each for each in _within(avro) if isinstance(each, list))
-    return any(sum(map(_is_named, union)) > 1 for union in unions)
+    return any(any(map(_is_named, union)) and len(set(map(str, union)) - {"null"}) > 1 for union in unions)
 
 
 def _is_named(avro: Any) -> bool:
     return avro not in PRIMITIVES if isinstance(avro, str) else isinstance(avro, dict) and avro["type"] in _NAMED
+
+
+def with_definitions(parsed: Any) -> Any:
+    """Return a schema that fastavro has parsed, which has named types themselves wherever it had their names.
+
+    Only so fastavro finds, with a writer's and a reader's schema, which member of a union was written.
+    """
+    named = parsed.get("__named_schemas", {}) if isinstance(parsed, dict) else {}
+
+    def whole(avro: Any) -> Any:
+        return named.get(avro, avro) if isinstance(avro, str) else avro
+
+    for each in list(_within(parsed)):
+        if isinstance(each, list):
+            each[:] = map(whole, each)
+        elif isinstance(each, dict):
+            each.update({key: whole(each[key]) for key in ("items", "values") if key in each})
+            for field in each.get("fields", []):
+                field["type"] = whole(field["type"])
+    return parsed
 
 
 def check_written(avro: Any) -> None:
@@ -392,42 +415,103 @@ def _is_of_no_bytes(avro: Any, known: dict[str, bool]) -> bool:
 def decimal_conflict(writer: Any, reader: Any) -> tuple[str, str, str] | None:
     """Return a field that is a decimal in one of two schemas and bytes or text in the other: its path and its types in
     both; None if there is none. Names of types in the schemas must be full."""
-    known = [{each["name"]: each for each in _within(avro) if _defines(each)} for avro in (writer, reader)]
-    return _conflict("", (writer, reader), (known[0], known[1]))
+    for path, written, wanted in _Pairs(writer, reader).leaves():
+        if is_decimal(written) != is_decimal(wanted) and {written["type"], wanted["type"]} <= _OCTETS:
+            return path, _shown_type(written), _shown_type(wanted)
+    return None
+
+
+def other_units(writer: Any, reader: Any) -> dict[int, tuple[str, int, int]]:
+    """Return the types in the reader's schema, by their ids, whose values are times in another unit than the writer's
+    type has: that type, and what to multiply and to divide by. Avro does not convert them. Names of types in the
+    schemas must be full."""
+    found = {}
+    for _, written, wanted in _Pairs(writer, reader).leaves():
+        (kind, unit), (wanted_kind, wanted_unit) = map(_time_of, (written, wanted))
+        if kind == wanted_kind and (unit, wanted_unit) in _FACTORS:
+            found[id(wanted)] = (f"{kind}-{unit}", *_FACTORS[unit, wanted_unit])
+    return found
+
+
+def _time_of(avro: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind and the unit of a logical type such as local-timestamp-millis."""
+    kind, _, unit = str(avro.get("logicalType")).rpartition("-")
+    return kind, unit
+
+
+def single_members(writer: Any, reader: Any) -> dict[int, str]:
+    """Return the unions in the reader's schema, by their ids, for which the writer has one named type, and its name:
+    its values do not show which member of the union they are. Names of types in the schemas must be full."""
+    pairs = _Pairs(writer, reader)
+    return {
+        id(wanted): member["name"]
+        for _, written, wanted in pairs.all()
+        if isinstance(wanted, list) and not isinstance(written, list)
+        for _, member in pairs.members(written, wanted)
+        if "name" in member
+    }
+
+
+_Pair = tuple[str, Any, Any]
+"""A path, and the types in both schemas."""
+
+
+class _Pairs:
+    """The types of two schemas that are of the same field, item or value."""
+
+    def __init__(self, writer: Any, reader: Any) -> None:
+        self._schemas = writer, reader
+        self._named = [{each["name"]: each for each in _within(avro) if _defines(each)} for avro in (writer, reader)]
+
+    def all(self) -> Iterator[_Pair]:
+        return self._below(("", *self._schemas))
+
+    def leaves(self) -> Iterator[_Pair]:
+        """Yield the pairs of members that are of no further types."""
+        for path, writer, reader in self.all():
+            for written, wanted in self.members(writer, reader):
+                if not _inner_pairs(path, written, wanted):
+                    yield path, written, wanted
+
+    def members(self, writer: Any, reader: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return the types of a pair as objects; of unions, the members but null that are the same."""
+        pairs = list(itertools.product(_members(writer, self._named[0]), _members(reader, self._named[1])))
+        return [pair for pair in pairs if len(pairs) == 1 or _kind(pair[0]) == _kind(pair[1])]
+
+    def _below(self, pair: _Pair) -> Iterator[_Pair]:
+        yield pair
+        path, writer, reader = pair
+        for written, wanted in self.members(writer, reader):
+            for inner in _inner_pairs(path, written, wanted):
+                yield from self._below(inner)
+
+
+def _inner_pairs(path: str, written: dict[str, Any], wanted: dict[str, Any]) -> list[_Pair]:
+    found = [(path, written[key], wanted[key]) for key in ("items", "values") if key in written and key in wanted]
+    if written["type"] == wanted["type"] == "record":
+        before = {each["name"]: each["type"] for each in written["fields"]}
+        for each in wanted["fields"]:
+            if each["name"] in before:
+                name = f"{path}.{each['name']}" if path else each["name"]
+                found.append((name, before[each["name"]], each["type"]))
+    return found
 
 
 def _defines(avro: Any) -> bool:
     return isinstance(avro, dict) and avro["type"] in _NAMED
 
 
-def _conflict(
-    path: str, pair: tuple[Any, Any], known: tuple[dict[str, Any], dict[str, Any]]
-) -> tuple[str, str, str] | None:
-    written, wanted = map(_only_member, pair, known)
-    if written is None or wanted is None:
-        return None
-    if written["type"] == wanted["type"] == "record":
-        before = {each["name"]: each["type"] for each in written["fields"]}
-        for each in wanted["fields"]:
-            name = each["name"]
-            inner = f"{path}.{name}" if path else name
-            found = _conflict(inner, (before[name], each["type"]), known) if name in before else None
-            if found is not None:
-                return found
-    for key in ("items", "values"):
-        if key in written and key in wanted:
-            return _conflict(path, (written[key], wanted[key]), known)
-    if is_decimal(written) == is_decimal(wanted) or not {written["type"], wanted["type"]} <= _OCTETS:
-        return None
-    return path, _shown_type(written), _shown_type(wanted)
+def _members(avro: Any, known: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a type as an object; of a union all members but null."""
+    others = [each for each in avro if each != "null"] if isinstance(avro, list) else [avro]
+    return [known.get(each, {"type": each}) if isinstance(each, str) else each for each in others]
 
 
-def _only_member(avro: Any, known: dict[str, Any]) -> Any:
-    """Return a type as an object; that of a union is its member beside null, or None if it has several."""
-    if isinstance(avro, list):
-        others = [each for each in avro if each != "null"]
-        return _only_member(others[0], known) if len(others) == 1 else None
-    return known.get(avro, {"type": avro}) if isinstance(avro, str) else avro
+def _kind(avro: dict[str, Any]) -> str:
+    """Return what a union has one of: a name, a kind of time, or a type."""
+    if avro["type"] in _NAMED:
+        return _short(avro["name"])
+    return _time_of(avro)[0] or str(avro["type"])
 
 
 def _shown_type(avro: dict[str, Any]) -> str:

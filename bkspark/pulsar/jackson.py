@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -56,12 +57,12 @@ def _replaced(avro: Any, types: dict[str, Any]) -> Any:
     if isinstance(avro, list):
         return [_replaced(each, types) for each in avro]
     if isinstance(avro, str):
-        return types.get(avro, avro)
+        return copy(types.get(avro, avro))
     if avro["type"] != "record":
         # An array's items, or a map's values.
         return avro | {key: _replaced(avro[key], types) for key in ("items", "values") if key in avro}
     if avro["name"] in types:
-        return types[avro["name"]]
+        return copy(types[avro["name"]])  # types are distinguished by identity
     return {**avro, "fields": [{**each, "type": _replaced(each["type"], types)} for each in avro["fields"]]}
 
 

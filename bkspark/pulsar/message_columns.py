@@ -299,6 +299,7 @@ def encryptions(messages: Messages) -> pa.Array:
     metadata = entries.metadata
     found = _of_rows(metadata.occurrences(entry_fields.ENCRYPTION_KEYS), rows, len(entries))
     inner = fields_of(entries.data, found.starts, found.ends, spans=(_KEY_NAME, _KEY_VALUE))
+    refuse(~inner.has(_KEY_NAME), "one of its encryption keys lacks its name")
     names, data_keys = (
         binary_array(entries.data.data, starts, ends, starts >= 0)
         for starts, ends in (inner.span(_KEY_NAME), inner.span(_KEY_VALUE))

@@ -227,10 +227,11 @@ def decode_partitions(data: bytes, path: str) -> int:
 
 
 def has_retention(data: bytes, path: str) -> bool:
-    """Return whether the policies of a namespace keep what was acknowledged. Raises MetadataFormat."""
+    """Return whether the policies of a namespace keep what was acknowledged. Brokers delete what is beyond one of the
+    two limits, and a limit of 0 keeps nothing. Raises MetadataFormat."""
     try:
         retention = json.loads(data).get("retention_policies") or {}
-        return bool(retention.get("retentionTimeInMinutes")) or bool(retention.get("retentionSizeInMB"))
+        return bool(retention.get("retentionTimeInMinutes")) and bool(retention.get("retentionSizeInMB"))
     except (ValueError, AttributeError, RecursionError) as error:
         raise MetadataFormat(f"{path}: it holds no policies of a namespace: {error!r}") from None
 

@@ -133,6 +133,14 @@ class TopicName:
         whole = self.whole.local
         return whole in _SYSTEM_LOCALS or whole.endswith("__transaction_pending_ack")
 
+    def matches(self, pattern: str) -> bool:
+        """Return whether a regular expression is for the topic: for its local name, or in an alternative that begins
+        with the namespace again, as in `tenant/ns/a|tenant/ns/b`, for its whole name."""
+        names = [self.local]
+        if f"{self.namespace_path}/" in pattern:
+            names += [f"{self.namespace_path}/{self.local}", str(self)]
+        return any(re.fullmatch(pattern, name) for name in names)
+
     @property
     def managed_ledger(self) -> str:
         return f"{self.namespace_path}/{PERSISTENT}/{encoded(self.local)}"

@@ -11,7 +11,7 @@ import binascii
 import io
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
@@ -30,8 +30,11 @@ from bkspark.pulsar.avro import (
     decimal_conflict,
     has_choices,
     is_decimal,
+    other_units,
     plain,
+    single_members,
     stored_type,
+    with_definitions,
 )
 from bkspark.pulsar.jackson import converter_of, number_of
 from bkspark.pulsar.malformed import MALFORMED, MalformedValues, each
@@ -49,15 +52,17 @@ _INT_MAX = (1 << 31) - 1
 
 
 class JsonDecoder:
-    """Decodes JSON values to the columns of a schema; a field that a value lacks is null. It is a ValueDecoder."""
+    """Decodes JSON values that were written with a schema to the columns of another; a field that a value lacks is
+    null. It is a ValueDecoder."""
 
-    def __init__(self, target: Schema) -> None:
+    def __init__(self, schema: Schema, target: Schema) -> None:
         avro = target.avro()
         self._stored, self._wanted = stored_type(avro), arrow_of_avro(avro)
         """The Arrow type that values are parsed to, and the one that they are cast to (`_wanted`)."""
-        self._convert = _Converters(is_json=True).of(avro)
+        units = _units_of_json(schema, avro)
+        self._convert = _Converters(is_json=True, units=units).of(avro)
         """Turns a parsed value into one of the stored type; `_convert_reals`: if a number in it is not an integer."""
-        self._convert_reals = _Converters(is_json=True, has_reals=True).of(avro)
+        self._convert_reals = _Converters(is_json=True, has_reals=True, units=units).of(avro)
         self._number = number_of(avro)
         self._parse = json.JSONDecoder(parse_float=self._real).decode
         """Parses the text of a value, and notes whether it has such numbers."""
@@ -79,6 +84,13 @@ class JsonDecoder:
     def _object(self, value: bytes) -> dict[str, Any] | None:
         found = self._parse(value.decode(json.detect_encoding(value), "surrogatepass"))
         return None if found is None else _checked(dict, found)
+
+
+def _units_of_json(schema: Schema, target: Any) -> dict[int, tuple[str, int, int]]:
+    try:
+        return other_units(schema.avro(), target)
+    except ConfigurationError:
+        return {}  # very old versions are JSON Schemas
 
 
 def _checked(kind: type[T], value: Any) -> T:
@@ -104,9 +116,12 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
     # Resolving costs ten times as much, so it is done only if the schemas differ.
     is_same = plain(writer) == plain(reader)
     resolved = None if is_same else _parsed(plain(as_written(reader, writer)), target)
-    is_named = is_same and has_choices(writer)
+    if resolved is not None:
+        parsed, resolved = with_definitions(parsed), with_definitions(resolved)
+    is_named = has_choices(reader)
     stored, wanted = stored_type(reader), arrow_of_avro(reader)
-    convert = _Converters(is_json=False, is_named=is_named).of(reader)
+    units, singles = other_units(writer, reader), single_members(writer, reader)
+    convert = _Converters(is_json=False, is_named=is_named, units=units, singles=singles).of(reader)
     skipped = _read_offset(schema)
 
     def row(value: bytes) -> Any:
@@ -217,12 +232,24 @@ class _Converters:
         is_json: values were parsed from JSON, which has no bytes, and are checked where Arrow accepts other ones.
         has_reals: numbers of JSON may have a fraction, which Arrow would drop from an integer.
         is_named: a value of a named type that is a member of a union comes as a pair, with its name.
+        units: types whose values are in another unit, as `other_units` has them.
+        singles: unions whose values are of one member, as `single_members` has them.
     """
 
-    def __init__(self, *, is_json: bool, has_reals: bool = False, is_named: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_json: bool,
+        has_reals: bool = False,
+        is_named: bool = False,
+        units: Mapping[int, tuple[str, int, int]] | None = None,
+        singles: Mapping[int, str] | None = None,
+    ) -> None:
         self._is_json = is_json
         self._has_reals = has_reals
         self._is_named = is_named
+        self._units = units or {}
+        self._singles = singles or {}
         self._named: dict[str, Converter | None] = {}
         """Converters of named types."""
         self._definitions: dict[str, Any] = {}
@@ -230,6 +257,11 @@ class _Converters:
 
     def of(self, avro: Any) -> Converter | None:
         """Return the converter of a type; None if Arrow accepts its values as they are."""
+        if isinstance(avro, dict) and id(avro) in self._units:
+            logical, *factors = self._units[id(avro)]
+            as_written = self.of({**avro, "logicalType": logical})
+            in_unit = partial(_in_unit, *factors)
+            return in_unit if as_written is None else partial(_both, as_written, in_unit)
         made = self._of_avro(avro)
         if not self._is_json or not isinstance(avro, dict):
             return made
@@ -243,7 +275,7 @@ class _Converters:
 
     def _of_avro(self, avro: Any) -> Converter | None:
         if isinstance(avro, list):
-            return self._of_union([each for each in avro if each != "null"])
+            return self._of_union([each for each in avro if each != "null"], self._singles.get(id(avro)))
         if isinstance(avro, str):
             return self._named[avro] if avro in self._named else self._of_primitive(avro)
         kind = avro["type"]
@@ -270,25 +302,37 @@ class _Converters:
             return _whole
         return _OF_JSON.get(kind) if self._is_json else None
 
-    def _of_union(self, others: list[Any]) -> Converter | None:
+    def _of_union(self, others: list[Any], name: str | None) -> Converter | None:
         converters = [self.of(each) for each in others]
         if len(others) <= 1 or are_numbers(others):
             return converters[0] if converters else None
         members = [self._definitions.get(each, {"type": each}) if isinstance(each, str) else each for each in others]
-        return partial(self._member, members, converters)
+        return partial(self._member, members, converters, name)
 
-    def _member(self, members: list[Any], converters: list[Converter | None], value: Any) -> dict[str, Any]:
+    def _member(
+        self, members: list[Any], converters: list[Converter | None], name: str | None, value: Any
+    ) -> dict[str, Any]:
         if isinstance(value, tuple):
             name, value = value
-            places = [place for place, member in enumerate(members) if member.get("name") == name]
+        if name is not None:
+            place = next((place for place, member in enumerate(members) if member.get("name") == name), None)
         else:
-            fits = partial(_fits_json if self._is_json else _fits, value=value)
-            places = [place for place, member in enumerate(members) if fits(member, is_exact=True)]
-            places = places or [place for place, member in enumerate(members) if fits(member, is_exact=False)]
-        if not places:
+            place = self._place_of(members, value)
+        if place is None:
             raise ValueError(f"it holds a {type(value).__name__}, which is not a member of its union")
-        convert = converters[places[0]]
-        return {f"member{places[0]}": value if convert is None else convert(value)}
+        convert = converters[place]
+        return {f"member{place}": value if convert is None else convert(value)}
+
+    def _place_of(self, members: list[Any], value: Any) -> int | None:
+        """Return the place of the member that a value without a name is of; None if it is of none of them."""
+        fits = partial(_fits_json if self._is_json else _fits, value=value)
+        # Only a default is of a named type and has no name.
+        for may_be_named in (False, True) if self._is_named else (True,):
+            for is_exact in (True, False):
+                for place, member in enumerate(members):
+                    if (may_be_named or "name" not in member) and fits(member, is_exact=is_exact):
+                        return place
+        return None
 
 
 def _fits(member: Any, *, value: Any, is_exact: bool) -> bool:
@@ -363,6 +407,10 @@ def _items_of_json(item: Converter | None, values: Any) -> list[Any]:
 def _pairs(item: Converter | None, value: dict[str, Any]) -> list[tuple[str, Any]]:
     pairs = _checked(dict, value).items()
     return [(name, each if item is None or each is None else item(each)) for name, each in pairs]
+
+
+def _in_unit(factor: int, divisor: int, value: Any) -> Any:
+    return value * factor // divisor if type(value) is int else value
 
 
 def _decimal(value: Any) -> Decimal:

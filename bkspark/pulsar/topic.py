@@ -169,22 +169,24 @@ class PulsarStore:
         acknowledgement otherwise, and the ledger that it names may have been deleted since.
         """
         path = f"{self._root}{topic.managed_ledger_path}/{encoded(name)}"
-        try:
-            data, _ = await self._tree.get(path)
-        except NoSuchNode:
-            return None
-        cursor = metadata.decode_cursor(data, path)
-        if cursor.ledger_id >= 0:
+        gone: set[int] = set()
+        while True:
+            try:
+                data, _ = await self._tree.get(path)
+            except NoSuchNode:
+                return None
+            cursor = metadata.decode_cursor(data, path)
+            if cursor.ledger_id < 0 or cursor.ledger_id in gone:
+                return Subscription(topic, name, cursor)
             try:
                 entry = await _last_entry(cluster, cursor.ledger_id)
             except NoSuchLedger:
-                entry = None  # closed since: then the node, read again, is exact
-                data, _ = await self._tree.get(path)
-                cursor = metadata.decode_cursor(data, path)
+                gone.add(cursor.ledger_id)  # closed, or replaced by another one, since: the node says so
+                continue
             if entry is not None:
                 source = f"ledger {cursor.ledger_id} of cursor {name} of {topic}"
                 cursor = metadata.decode_cursor_entry(entry, cursor.ledger_id, source)
-        return Subscription(topic, name, cursor)
+            return Subscription(topic, name, cursor)
 
     async def schemas(self, topic: TopicName, cluster: Cluster, known: KnownSchemas | None = None) -> dict[int, Schema]:
         """Return the schemas of a topic by version; empty for one of bytes.

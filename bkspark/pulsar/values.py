@@ -52,7 +52,7 @@ def decoder_of(schema: Schema, newest: Schema | None = None) -> ValueDecoder:
     if schema.kind in PRIMITIVES:
         return lambda values: values
     if schema.kind == "JSON":
-        return JsonDecoder(target)
+        return JsonDecoder(schema, target)
     if schema.kind == "AVRO":
         return avro_decoder(schema, target)
     if schema.kind == "PROTOBUF_NATIVE":
@@ -68,9 +68,18 @@ def key_value_decoder(schema: Schema, newest: Schema) -> KeyValueDecoder:
 
     Raises:
         ConfigurationError: a part is of a type that cannot be decoded here.
+        ValueError: a part is of another type in the newest version.
     """
     assert schema.key is not None
     assert schema.value is not None
+    assert newest.key is not None
+    assert newest.value is not None
+    for name, written, wanted in (("key", schema.key, newest.key), ("value", schema.value, newest.value)):
+        if written.kind != wanted.kind:
+            raise ValueError(
+                f"its {name} was written with a schema of {written.kind}, but the topic's newest is {wanted.kind}; use "
+                "valueFormat=raw"
+            )
     parts = decoder_of(schema.key, newest.key), decoder_of(schema.value, newest.value)
 
     def decode(values: pa.Array, keys: pa.Array) -> pa.Array:

@@ -78,7 +78,13 @@ class LedgerAtTrigger:
         return min(end, advance([self._extent], begin, entries_max, bytes_max))
 
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
-        return between([self._extent], begin, end)
+        """Return the entries between two recorded positions. Those before `end` were confirmed once: bookies that
+        restarted may have forgotten it."""
+        extent = self._extent
+        if end.entry_id > extent.end_entry:
+            length = extent.length + round(extent.entry_bytes * (end.entry_id - extent.end_entry))
+            extent = replace(extent, end_entry=end.entry_id, length=length)
+        return between([extent], begin, end)
 
 
 class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrigger]):

@@ -10,7 +10,7 @@ import itertools
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from bkspark.log.positions import Position
@@ -57,6 +57,15 @@ class Extents(Sequence[ReadableSegment]):
         found._entries = self._entries + [self._entries[-1] + each for each in more._entries[1:]]
         found._bytes = self._bytes + [self._bytes[-1] + each for each in more._bytes[1:]]
         return found
+
+    def with_end(self, ledger_id: int, end_entry: int) -> Extents:
+        """Return these ledgers, one of them with another end."""
+        return Extents(
+            replace(each, end_entry=end_entry, length=round(each.entry_bytes * end_entry))
+            if each.ledger_id == ledger_id
+            else each
+            for each in self._segments
+        )
 
     def of_ledger(self, ledger_id: int) -> ReadableSegment | None:
         """Return a ledger; None if it is not one of these."""

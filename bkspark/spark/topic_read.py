@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -36,8 +35,6 @@ time of decoding a GiB of batches: 1.8 s with 2 MiB, 1.3 s with 4, 1.0 s with 8,
 
 COMPACTED = b"compacted-ledger"
 """What the metadata of a compacted ledger have as `component`."""
-
-_log = logging.getLogger(__name__)
 
 
 def topics_schema(options: SourceOptions) -> StructType:
@@ -113,12 +110,8 @@ class TopicReader(DataSourceReader):
             if self._options.read_compacted:
                 ledger_id, start, tasks = await planner.compacted(view)
                 compacted += tasks
-            elif await planner.is_compacted(view):
-                _log.warning(
-                    "topic %s was compacted: messages whose ledgers were trimmed are in the compacted ledger only, "
-                    "which readCompacted=true reads",
-                    name,
-                )
+            else:
+                await planner.warn_if_compacted(view)
             ranges += view.ranges(start, end)
             facts[name] = TopicFacts(
                 view.name.partition,

@@ -230,7 +230,7 @@ class TopicDecoder:
 
     def _deliverable(self, entries: Entries) -> _ChosenEntries:
         """Return the entries that may give rows."""
-        wanted = ~entries.is_marker
+        wanted = ~entries.is_marker & self._may_be_in_time(entries)
         raw = np.zeros(len(entries), bool)
         is_encrypted = entries.is_encrypted & wanted
         if is_encrypted.any():
@@ -250,6 +250,15 @@ class TopicDecoder:
                 wanted[has[gone]] = False
         return _ChosenEntries(entries, np.flatnonzero(wanted), raw, {})
 
+    def _may_be_in_time(self, entries: Entries) -> np.ndarray:
+        """Return which entries may give messages of the times that the options name. A message in chunks has the time
+        of its last one."""
+        since_ms, until_ms = self._facts.since_ms, self._facts.until_ms
+        if since_ms is None and until_ms is None:
+            return np.ones(len(entries), bool)
+        is_joined = entries.is_chunk & ~entries.is_encrypted
+        return is_joined | _are_between(entries.metadata.value(entry_fields.PUBLISH_TIME), since_ms, until_ms)
+
     def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
         """Return which of the encrypted entries are returned as they are stored."""
         if self._options.encrypted == "raw":
@@ -262,11 +271,10 @@ class TopicDecoder:
         if self._options.encrypted == "skip":
             return np.zeros(len(entries), bool)
         row = int(np.argmax(is_encrypted))
-        facts = columns.encryptions(messages_of(entries, np.array([row]), {}, is_raw=is_encrypted)).to_pylist()[0]
+        place = f"{int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}"
         raise ConfigurationError(
-            f"{self._named}, message {int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}: messages are "
-            f"encrypted for keys {', '.join(facts['keys'])}, and no key is here: leave them out (encrypted=skip), or "
-            "read them as they are stored (encrypted=raw)"
+            f"{self._named}, message {place}: messages are encrypted for keys {_key_names(entries, row)}, and no key "
+            "is here: leave them out (encrypted=skip), or read them as they are stored (encrypted=raw)"
         )
 
     # ---- chunks ----
@@ -329,11 +337,9 @@ class TopicDecoder:
                 places = messages.batch_index
                 beyond = (places < bound.batch_index) if is_first else (places > bound.batch_index)
                 messages = messages.select(~(is_there & beyond & (places >= 0)))
-        if facts.since_ms is not None:
-            messages = messages.select(columns.publish_times(messages) >= facts.since_ms)
-        if facts.until_ms is not None:
-            messages = messages.select(columns.publish_times(messages) < facts.until_ms)
-        return messages
+        if facts.since_ms is None and facts.until_ms is None:
+            return messages
+        return messages.select(_are_between(columns.publish_times(messages), facts.since_ms, facts.until_ms))
 
     def _record_batch(
         self, messages: Messages, described: Mapping[int, pa.Array], raw: np.ndarray, keys: pa.Array | None
@@ -505,6 +511,24 @@ class TopicDecoder:
         except MalformedEntry as error:
             return str(error)
         raise AssertionError("it is not malformed")
+
+
+def _are_between(times: np.ndarray, since_ms: int | None, until_ms: int | None) -> np.ndarray:
+    found = np.ones(len(times), bool)
+    if since_ms is not None:
+        found &= times >= since_ms
+    if until_ms is not None:
+        found &= times < until_ms
+    return found
+
+
+def _key_names(entries: Entries, row: int) -> str:
+    """Return the names of the keys with which an entry is encrypted, for a message."""
+    sealed = messages_of(entries, np.array([row]), {}, is_raw=np.ones(len(entries), bool))
+    try:
+        return ", ".join(columns.encryptions(sealed).to_pylist()[0]["keys"])
+    except MALFORMED as error:
+        return f"that cannot be read ({error})"
 
 
 def _place_of(messages: Messages, place: int) -> str:

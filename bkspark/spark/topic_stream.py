@@ -24,9 +24,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bkspark.errors import ConfigurationError, MetadataFormat
+from bkspark.errors import ConfigurationError, MetadataFormat, ReadFailed
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
-from bkspark.log.positions import Position
+from bkspark.log.positions import LATEST, Position
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.metadata import EntryPosition
 from bkspark.pulsar.names import TopicName
@@ -193,6 +193,16 @@ class _TopicAtTrigger:
         return min(end, self.view.normal(advance(extents, begin, entries_max, bytes_max)))
 
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
+        stop = None if self.view.transactions is None else self.view.transactions.stop
+        # Offsets do not pass an open transaction: its end was confirmed when this one was recorded.
+        if stop is not None and begin <= Position(stop.ledger_id, stop.ledger_id, stop.entry_id) < end:
+            raise ReadFailed(
+                f"topic {self.view.name}: message {stop} is of a transaction that was committed or aborted when the "
+                "micro-batch was planned, which is not confirmed at present: start the query again after the topic's "
+                "next message",
+                ledger_id=stop.ledger_id,
+                entry_id=stop.entry_id,
+            )
         return self.view.ranges(begin, end)
 
 
@@ -205,12 +215,16 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         self._lists = TopicLists()
         self._noted: Mapping[str, TopicOffset] = {}
         """The offset at which the present trigger begins."""
+        self._planned_end: Mapping[str, TopicOffset] = {}
+        """The offset at which the last planned micro-batch ends."""
         self._scans: dict[str, tuple[Position, Transactions]] = {}
         """How far each topic was scanned for transactions, and what was found."""
         self._warned: set[str] = set()
         """Keys of the warnings that were logged: each is logged once."""
         self._unconfirmed: dict[str, tuple[Unconfirmed, int]] = {}
         """By topic, the entries that were not confirmed at the last trigger, and since when, in ms since 1970."""
+        self._is_fixing_end = False
+        """Whether the end for Trigger.AvailableNow is being fixed, which does not depend on transactions."""
         self._snapshots: SnapshotKeys | None = None
         """Which topics have snapshots of transactions; None before the first look."""
 
@@ -229,7 +243,10 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         # A topic that was deleted while the stream runs is handled by its offset.
         missing: list[TopicName] | None = None if self._is_new else []
         views = await planner.look(await planner.topics(missing=missing))
-        if self._options.isolation == READ_COMMITTED:
+        for offset in (*self._noted.values(), *self._planned_end.values()):
+            if offset.log in views:
+                await views[offset.log].extend_to(offset.position)
+        if self._options.isolation == READ_COMMITTED and not self._is_fixing_end:
             self._snapshots = self._snapshots or planner.snapshot_keys()
             names = [view.name for view in views.values()]
             for name in await self._snapshots.among(await planner.store(), names):
@@ -245,6 +262,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         start = None if noted is None else view.first_after(noted.position)
         start = view.start if start is None else start
         scanned, found = self._scans.get(name, (start, Transactions()))
+        await view.extend_to(scanned)
         resumed = view.first_after(scanned)
         if resumed is None:
             resumed, found = view.start, Transactions()
@@ -270,14 +288,16 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
                 entries.warn(name)
 
     async def _warn(self, planner: TopicPlanner, views: Mapping[str, TopicView]) -> None:
-        """Log a warning, once for each topic, that nothing keeps the topic's ledgers until this stream has read
-        them."""
+        """Log warnings, once for each topic: that nothing keeps its ledgers until this stream has read them; and that
+        messages before them may be in its compacted ledger only, which the stream does not read."""
         self._warn_of_idle(planner)
         store = await planner.store()
         for name, view in views.items():
             if name in self._warned:
                 continue
             self._warned.add(name)
+            if self._is_new and not self._begins_at_the_end():
+                await planner.warn_if_compacted(view)
             try:
                 is_kept = await store.is_kept(view.name)
             except MetadataFormat as error:
@@ -291,6 +311,11 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
                     name,
                 )
 
+    def _begins_at_the_end(self) -> bool:
+        options = self._options
+        others = (options.starting_timestamp, options.starting_subscription)
+        return options.starting_offsets == LATEST and all(each is None for each in others)
+
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -298,6 +323,15 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         if start is not None:
             self._noted = self._form.from_json(start, CHECKPOINT)
         return super().latestOffset(start, limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end for a query with Trigger.AvailableNow: that of the entries which exist. Each trigger looks for
+        open transactions from its beginning on; here the topics would be scanned completely."""
+        self._is_fixing_end = True
+        try:
+            super().prepareForTriggerAvailableNow()
+        finally:
+            self._is_fixing_end = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query without checkpoint begins; see `FollowingReader.initialOffset`."""
@@ -309,6 +343,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks between two offsets; see `FollowingReader.partitions`."""
         self._noted = self._form.from_json(start, CHECKPOINT)
+        self._planned_end = self._form.from_json(end, CHECKPOINT)
         return super().partitions(start, end)
 
     async def _planned(

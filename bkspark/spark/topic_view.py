@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.ledger.reader import LedgerReader
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import well_formed
@@ -54,6 +54,7 @@ class TopicView:
         self.managed = listed.managed
         """The topic's ledgers according to Pulsar's metadata. Constant."""
         self.extents = extents
+        """The readable entries of each ledger; only grows."""
         self.transactions: Transactions | None = None
         """The transactions that a scan found; None if the topic was not scanned. Set once."""
         self._listed = listed.by_id
@@ -108,6 +109,23 @@ class TopicView:
             # cluster.
             return self.readable if self.extents[-1].is_closed else None
         return None
+
+    async def extend_to(self, noted: Position) -> None:
+        """Extend the ledger of a recorded position, if what is known of it ends there or before.
+
+        All entries before the position were confirmed once: bookies that restarted may have forgotten it. A ledger that
+        was open then, and is closed now, is read to its own end, as `is_read_out` says.
+        """
+        extent = self.extents.of_ledger(noted.ledger_id)
+        if extent is None or not 0 < noted.entry_id >= extent.end_entry:
+            return
+        end_entry = noted.entry_id
+        if extent.end_entry == self._listed[extent.ledger_id].entries:
+            # The plan of the tasks reports a ledger that cannot be opened.
+            with suppress(NoSuchLedger, UnauthorizedAccess):
+                end_entry = max(end_entry, (await self._planner.client.open(extent.ledger_id)).last_entry + 1)
+        if end_entry > extent.end_entry:
+            self.extents = self.extents.with_end(extent.ledger_id, end_entry)
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
         """Return where the options let reading begin; with it, the message to begin with if that is within a batch.
@@ -206,13 +224,18 @@ class TopicView:
             )
         if later is None:
             raise self._ends_before(option, wanted)
+        self._check_owner(option, wanted)
         if later is not self.extents[0]:
+            if wanted.entry_id > 0:  # only a ledger without entries is dropped
+                raise ConfigurationError(
+                    f"option '{option}' is message {wanted}, but topic {self.name} has no ledger {wanted.ledger_id}: "
+                    "correct the id"
+                )
             return _beginning(later)
         gone = (
             f"option '{option}' is message {wanted}, but topic {self.name} now begins with ledger "
             f"{self.extents[0].ledger_id}"
         )
-        self._check_owner(option, wanted)
         if self._options.fail_on_data_loss:
             instead = "earliest" if option == "startingOffsets" else "latest"
             raise DataLoss(f"{gone}: use {instead}, or allow the loss (failOnDataLoss=false)")
@@ -351,12 +374,13 @@ class TopicView:
         self.transactions = found
 
     async def _stored(self, reader: LedgerReader, first: int, end: int) -> AsyncIterator[EntryBatch]:
-        """Yield the entries of a ledger that bookies have; the tasks that read the others report them.
+        """Yield the entries of a ledger that bookies have; the tasks that read the others report them. All of them were
+        readable when the topic was looked at: bookies that are asked now may know a lower LAC.
 
         Raises:
             DataLoss: bookies lost an entry (failOnDataLoss).
         """
-        read = partial(reader.batches, unconfirmed=self._options.unconfirmed)
+        read = reader.acknowledged_batches
         if not self._options.fail_on_data_loss:
             size, listed = reader.metadata.ensemble_size, reader.listed()
             async for batch in around_gaps(read, first, end, ensemble_size=size, next_listed=listed.next_from):

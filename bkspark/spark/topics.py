@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -206,7 +205,7 @@ class TopicPlanner:
             parts = options.topics_pattern.split("/", 2)
             store = await self.store()
             found = await store.topics(TopicName.parse(f"{parts[0]}/{parts[1]}/x"))
-            return [topic for topic in found if re.fullmatch(parts[2], topic.local)]
+            return [topic for topic in found if topic.matches(parts[2])]
         named = options.topics if options.topics is not None else (options.topic or "",)
         return list(dict.fromkeys(map(TopicName.parse, named)))
 
@@ -369,9 +368,16 @@ class TopicPlanner:
         except UnauthorizedAccess as error:
             raise _wrong_password(error, _owner(ranges, error)) from None
 
-    async def is_compacted(self, view: TopicView) -> bool:
-        """Whether a topic or partition has ever been compacted."""
-        return COMPACTION in await (await self.store()).subscription_names(view.name)
+    async def warn_if_compacted(self, view: TopicView) -> None:
+        """Log a warning that a topic or partition was compacted, if it was: its own ledgers may not have all
+        messages."""
+        if COMPACTION in await (await self.store()).subscription_names(view.name):
+            _log.warning(
+                "topic %s was compacted: messages whose ledgers were trimmed are in the compacted ledger only, which "
+                "%s with readCompacted=true reads",
+                view.name,
+                "a batch read" if self.is_stream else "a read",
+            )
 
     async def compacted(self, view: TopicView) -> tuple[int, Position, list[TopicPartition]]:
         """Return (compacted ledger, compaction horizon, tasks that read the ledger); (-1, the topic's beginning, []) if
@@ -400,9 +406,8 @@ class TopicPlanner:
         options = replace(self.options, ledger_password=NO_PASSWORD)
         planner = ReadPlanner(self._without_password, options, is_stream=self.is_stream)
         plans = await planner.partitions([each for each in ranges if len(each)])
-        after = Position(horizon.ledger_id, horizon.ledger_id, horizon.entry_id + 1)
-        first = view.normal(after) if view.first_after(after) else view.start
-        return ledger_id, first, [TopicPartition(plan, {}, {}) for plan in plans]
+        after = view.normal(Position(horizon.ledger_id, horizon.ledger_id, horizon.entry_id + 1))
+        return ledger_id, after, [TopicPartition(plan, {}, {}) for plan in plans]
 
     async def _compacted_ledger(self, topic: TopicName) -> tuple[int, LedgerReader] | None:
         """Return the id and a reader of a topic's compacted ledger; None if there is none.

@@ -114,6 +114,7 @@ def chunked(message: Message, sizes: int, sequence: int = 0, codec: int = 0, uui
             compression=codec,
             total_chunk_msg_size=len(whole),
             uncompressed_size=len(message.value or b""),
+            **message.more,
         )
         _describe(metadata, message)
         entries.append(framed(metadata, part))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -127,6 +128,115 @@ def test_member_of_a_union_is_the_one_that_was_written() -> None:
         "u": {"member0": None, "member1": None, "member2": "X"},
         "again": None,
     }
+
+
+def member(place: int, value: Any, count: int = 2) -> dict[str, Any]:
+    return {f"member{each}": value if each == place else None for each in range(count)}
+
+
+@pytest.mark.parametrize("more", [(), (("z", ["null", "int"]),)], ids=["same version", "older version"])
+def test_value_of_a_union_that_looks_like_one_of_a_named_type_is_what_was_written(more: tuple[Any, ...]) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["X"]}
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    counts = {"type": "map", "values": "int"}
+    unions = [[enum, "string"], [fixed, "bytes"], [record("A", ("n", "int")), counts]]
+    old = record("R", *((f"f{place}", union) for place, union in enumerate(unions)))
+    new = {**old, "fields": [*old["fields"], *record("R", *more)["fields"]]}
+    found = read(old, written(old, {"f0": "X", "f1": b"ab", "f2": ("A", {"n": 1})}), new)
+    assert [found["f0"], found["f1"], found["f2"]["member0"]] == [member(0, "X"), member(0, b"ab"), {"n": 1}]
+    kinds = [["int", "string"], ["int", "bytes"], ["int", counts]]
+    octets = written(record("R", *((f"f{place}", kind) for place, kind in enumerate(kinds))),
+                     {"f0": "X", "f1": b"ab", "f2": {"n": 1}})  # fmt: skip
+    found = read(old, octets, new)
+    assert [found["f0"], found["f1"], found["f2"]] == [member(1, "X"), member(1, b"ab"), member(1, [("n", 1)])]
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_member_of_a_union_of_an_older_version_is_the_one_that_was_written(name: str) -> None:
+    """Events often have the same fields, and differ by their names alone; a value has no name."""
+    one, two = record("A", ("n", "int")), record("B", ("n", "int"))
+    place = ["A", "B"].index(name)
+    old = record("R", ("u", ["null", one, two]), ("again", {"type": "array", "items": ["A", "B"]}))
+    octets = written(old, {"u": (name, {"n": 1}), "again": [(name, {"n": 2})]})
+    new = record(
+        "R", ("again", {"type": "array", "items": [two, one]}), ("u", ["null", "A", "B"]), ("z", ["null", "A"])
+    )
+    assert read(old, octets, new) == {"again": [member(1 - place, {"n": 2})], "u": member(place, {"n": 1}), "z": None}
+    enums = [{"type": "enum", "name": each, "symbols": ["X"]} for each in ("A", "B")]
+    old, new = record("R", ("e", enums)), record("R", ("e", enums), ("z", ["null", "int"]))
+    assert read(old, written(old, {"e": (name, "X")}), new)["e"] == member(place, "X")
+
+
+def test_record_that_became_a_member_of_a_union_is_this_member() -> None:
+    one, two = record("A", ("n", "int")), record("B", ("n", "int"))
+    new = record("R", ("u", ["null", one, two]))
+    for old, value in (
+        (record("R", ("u", two)), {"n": 1}),
+        (record("R", ("u", ["null", two])), {"n": 1}),
+        (record("R", ("first", two), ("u", "B")), {"n": 1}),
+    ):
+        octets = written(old, {"u": value, "first": {"n": 2}})
+        assert read(old, octets, new) == {"u": member(1, {"n": 1})}
+
+
+# ---- times ----
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+@pytest.mark.parametrize(
+    ("logical", "types", "wanted"),
+    [
+        ("timestamp", ("long", "long"), "1970-01-01 00:00:05+00:00"),
+        ("local-timestamp", ("long", "long"), "5000000"),
+        ("time", ("int", "long"), "5000000"),
+    ],
+)
+def test_times_of_an_older_version_are_in_the_unit_of_the_newest(
+    logical: str, types: tuple[str, str], wanted: str, kind: str
+) -> None:
+    """Avro resolves numbers, whatever they count: a time in ms would be read as one in µs, which is soon after 1970."""
+    millis, micros = (
+        {"type": each, "logicalType": f"{logical}-{unit}"} for each, unit in zip(types, ("millis", "micros"))
+    )
+    shapes: list[Callable[[Any], Any]] = [
+        lambda time: time,
+        lambda time: ["null", time],
+        lambda time: ["null", time, "string"],
+        lambda time: {"type": "array", "items": record("I", ("t", ["null", time]))},
+        lambda time: {"type": "map", "values": time},
+    ]
+    values = [5000, 5000, 5000, [{"t": 5000}], {"k": 5000}]
+    old = record("R", *((f"f{place}", shape(millis)) for place, shape in enumerate(shapes)))
+    new = record("R", *((f"f{place}", shape(micros)) for place, shape in enumerate(shapes)))
+    value = {f"f{place}": each for place, each in enumerate(values)}
+    plain = json.loads(json.dumps(old).replace(f'"logicalType": "{logical}-millis"', '"x": 1'))
+    octets = written(plain, value) if kind == "AVRO" else json.dumps(value).encode()
+    (found,) = decoder_of(of(old, 0, kind), of(new, 1, kind))(pa.array([octets])).to_pylist()
+    assert [str(each) for each in (found["f0"], found["f1"], found["f2"]["member0"], found["f3"][0]["t"])] == [
+        wanted
+    ] * 4
+    assert [(name, str(each)) for name, each in found["f4"]] == [("k", wanted)]
+
+
+def test_times_of_a_newer_unit_lose_what_it_has_no_digits_for() -> None:
+    millis, micros = (
+        record("R", ("t", {"type": "long", "logicalType": f"timestamp-{unit}"})) for unit in ("millis", "micros")
+    )
+    octets = written(record("R", ("t", "long")), {"t": -1})
+    assert str(read(micros, octets, millis)["t"]) == "1969-12-31 23:59:59.999000+00:00"
+    text = b'{"t": 1577934245.678901000}'
+    for written_as, newest in ((millis, micros), (micros, millis)):
+        found = decoder_of(of(written_as, 0, "JSON"), of(newest, 1, "JSON"))(pa.array([text])).to_pylist()[0]
+        assert str(found["t"]).startswith("2020-01-02 03:04:05.678")
+
+
+def test_very_old_json_schema_is_not_asked_for_units() -> None:
+    """Before Pulsar 2.1 the schema of JSON was a JSON Schema."""
+    micros = record("R", ("t", {"type": "long", "logicalType": "timestamp-micros"}))
+    older = Schema(0, "JSON", b'{"type": "object", "properties": {}}')
+    assert str(decoder_of(older, of(micros, 1, "JSON"))(pa.array([b'{"t": 5}'])).to_pylist()[0]["t"]).endswith(
+        "05+00:00"
+    )
 
 
 def test_numbers_of_a_union_keep_their_size() -> None:

@@ -11,6 +11,7 @@ from bkspark.entries import EntryBatch
 from bkspark.pulsar import messages
 from bkspark.pulsar.compression import decompress
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
+from bkspark.pulsar.message_columns import schema_versions
 from bkspark.pulsar.pulsar_formats_pb2 import SingleMessageMetadata
 from tests.pulsar.entries import CODECS, Message, chunked, compacted, compressed, framed, metadata_of, single
 
@@ -68,3 +69,10 @@ def test_message_of_a_batch_without_a_sequence_id_has_that_of_the_batch_and_its_
     stored = framed(metadata_of(40, num_messages_in_batch=3, uncompressed_size=len(payload)), payload)
     found = messages.messages_of(decode_entries(EntryBatch.of([stored])), np.arange(1), {})
     assert found.sequence_ids.tolist() == [40, 7, 42]
+
+
+def test_first_eight_bytes_of_a_schema_version_of_old_producers_count() -> None:
+    """Before Pulsar 2.4 a version had 64 bytes."""
+    stored = single(Message(b"v"), schema_version=(5).to_bytes(8) + bytes(range(56)))
+    found = messages.messages_of(decode_entries(EntryBatch.of([stored])), np.arange(1), {})
+    assert schema_versions(found).tolist() == [5]

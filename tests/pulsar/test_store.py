@@ -13,12 +13,12 @@ from bkspark.errors import NoSuchLog
 from bkspark.metadata.memory import MemoryTree
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar import topic as topics
-from bkspark.pulsar.metadata import COMPACTED_LEDGER, EntryPosition
+from bkspark.pulsar.metadata import COMPACTED_LEDGER, Cursor, EntryPosition
 from bkspark.pulsar.names import TopicName, encoded
 from bkspark.pulsar.snapshots import SnapshotKeys
 from bkspark.pulsar.topic import COMPACTION, PulsarStore
 from tests.ledger.in_process import URI, InProcessCluster, run
-from tests.pulsar.entries import Message, single
+from tests.pulsar.entries import Message, compacted, single
 
 TOPIC = TopicName.parse("clicks")
 NODE = f"{TOPIC.managed_ledger_path}/{encoded('s')}"
@@ -35,6 +35,10 @@ class Brokers:
 
     async def put(self, path: str, data: bytes = b"") -> None:
         await self.tree.create(path, data, make_parents=True)
+
+    async def stored(self) -> bytes | None:
+        """Return the node of the subscription; None if there is none."""
+        return (await self.tree.get(NODE))[0] if await self.tree.exists(NODE) is not None else None
 
     async def ledger(self, *entries: bytes) -> LedgerWriter:
         """Return the writer of a ledger that is left open; its last entry is not confirmed."""
@@ -80,6 +84,18 @@ def test_partitions_are_numbered_below_their_count(tmp_path: Path) -> None:
     with_brokers(tmp_path, test)
 
 
+def test_topics_of_pulsar_itself_are_listed_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    """A pattern such as .* is for the topics of users."""
+
+    async def test(brokers: Brokers) -> None:
+        for name in ("a", "__change_events", "a-my-sub__transaction_pending_ack", "__transaction_buffer_snapshot"):
+            await brokers.put(TopicName.parse(name).managed_ledger_path)
+        assert [each.local for each in await brokers.store.topics(TOPIC)] == ["a"]
+        assert len(await brokers.store.topics(TOPIC, with_system=True)) == 4
+
+    with_brokers(tmp_path, test)
+
+
 def test_namespaces_are_those_with_persistent_topics(tmp_path: Path) -> None:
     async def test(brokers: Brokers) -> None:
         for path in ("t/n/persistent/a", "old/c/n/persistent/a", "old/c/n2/non-persistent/a"):
@@ -109,27 +125,73 @@ def test_cursor_is_read_from_its_ledger_though_that_is_the_first_of_the_cluster_
 
 
 class ClientBesideABroker(Client):
-    """Before it opens a ledger, a broker closes the cursor: it writes the node, and then deletes the ledger."""
+    """Before it opens a cursor's ledger for the first time, a broker writes the cursor's node again, and then deletes
+    the ledger."""
 
     brokers: Brokers
+    node: bytes | None
+    """What the broker writes; None: it deletes the subscription."""
 
     async def open(self, ledger_id: int, *arguments: Any, **named: Any) -> LedgerReader:
-        await self.brokers.tree.set(NODE, cursor(-1, 7), -1)
-        await self.brokers.client.delete(ledger_id)
+        tree = self.brokers.tree
+        if await self.brokers.stored() != self.node:
+            await (tree.delete(NODE) if self.node is None else tree.set(NODE, self.node, -1))
+            await self.brokers.client.delete(ledger_id)
         return await super().open(ledger_id, *arguments, **named)
+
+
+async def subscription_beside_a_broker(brokers: Brokers, node: bytes | None) -> Cursor | None:
+    """Return a cursor whose node a broker changes to `node` while it is read."""
+    await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)), 1))
+    client = ClientBesideABroker(URI, tree=brokers.cluster.store.session())
+    client.brokers, client.node = brokers, node
+    try:
+        found = await brokers.store.subscription(TOPIC, "s", client)
+    finally:
+        await client.close()
+    return None if found is None else found.cursor
 
 
 def test_cursor_that_is_closed_while_it_is_read_is_the_one_of_its_node_then(tmp_path: Path) -> None:
     async def test(brokers: Brokers) -> None:
-        await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)), 1))
-        client = ClientBesideABroker(URI, tree=brokers.cluster.store.session())
-        client.brokers = brokers
-        try:
-            found = await brokers.store.subscription(TOPIC, "s", client)
-        finally:
-            await client.close()
+        found = await subscription_beside_a_broker(brokers, cursor(-1, 7))
         assert found is not None
-        assert found.cursor.mark_delete == EntryPosition(9, 7)
+        assert found.mark_delete == EntryPosition(9, 7)
+
+    with_brokers(tmp_path, test)
+
+
+def test_cursor_that_gets_another_ledger_while_it_is_read_is_the_one_of_that_ledger(tmp_path: Path) -> None:
+    """The node has what was acknowledged one by one only when the cursor is closed."""
+
+    async def test(brokers: Brokers) -> None:
+        state = formats.PositionInfo(ledgerId=9, entryId=7)
+        partial = state.batchedEntryDeletionIndexInfo.add(deleteSet=[0b100])
+        partial.position.ledgerId, partial.position.entryId = 9, 8
+        other = await brokers.ledger(bytes(state.SerializeToString()))
+        found = await subscription_beside_a_broker(brokers, cursor(other.ledger_id, 6))
+        assert found is not None
+        assert found.mark_delete == EntryPosition(9, 7)
+        assert found.first_left_in(EntryPosition(9, 8)) == 2
+
+    with_brokers(tmp_path, test)
+
+
+def test_subscription_that_is_deleted_while_it_is_read_does_not_exist(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        assert await subscription_beside_a_broker(brokers, None) is None
+
+    with_brokers(tmp_path, test)
+
+
+def test_cursor_whose_ledger_is_lost_is_the_one_of_its_node(tmp_path: Path) -> None:
+    """As a broker has it, which begins again at the position of the node."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.put(NODE, cursor(await brokers.closed(acknowledged(3)) + 1, 1))
+        found = await brokers.store.subscription(TOPIC, "s", brokers.client)
+        assert found is not None
+        assert found.cursor.mark_delete == EntryPosition(9, 1)
 
     with_brokers(tmp_path, test)
 
@@ -211,12 +273,16 @@ def test_versions_of_a_schema_that_bookies_do_not_have_are_left_out(tmp_path: Pa
 # ---- snapshots of transactions ----
 
 
-async def put_snapshots(brokers: Brokers, *ledger_ids: int) -> None:
+def snapshot_list(*ledger_ids: int) -> bytes:
     info = formats.ManagedLedgerInfo()
     for ledger_id in ledger_ids:
         info.ledgerInfo.add(ledgerId=ledger_id, entries=1, size=1, timestamp=1)
+    return bytes(info.SerializeToString())
+
+
+async def put_snapshots(brokers: Brokers, *ledger_ids: int) -> None:
     path = TopicName.parse("__transaction_buffer_snapshot").managed_ledger_path
-    await brokers.put(path, info.SerializeToString())
+    await brokers.put(path, snapshot_list(*ledger_ids))
 
 
 def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> None:
@@ -226,6 +292,28 @@ def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> Non
         snapshots = SnapshotKeys(brokers.client, brokers.client)
         for _ in range(2):
             assert await snapshots.among(brokers.store, [one, two]) == [one]
+
+    with_brokers(tmp_path, test)
+
+
+def test_snapshot_that_is_compacted_between_two_looks_is_found_in_the_compacted_ledger(tmp_path: Path) -> None:
+    """The ledger that had it may be trimmed before the next look, and each compaction makes another ledger."""
+
+    async def test(brokers: Brokers) -> None:
+        one, two, three = (TopicName.parse(name) for name in ("one", "two", "three"))
+        topic = TopicName.parse("__transaction_buffer_snapshot")
+        first = await brokers.closed(single(Message(b"", str(one))))
+        await put_snapshots(brokers, first)
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        assert await snapshots.among(brokers.store, [one, two]) == [one]
+        path = f"{topic.managed_ledger_path}/{COMPACTION}"
+        await brokers.put(path)
+        last = await brokers.closed()
+        await brokers.tree.set(topic.managed_ledger_path, snapshot_list(last), -1)
+        for number, name in enumerate((two, three), 1):
+            held = await brokers.closed(compacted(first, number, single(Message(b"", str(name)))))
+            await brokers.tree.set(path, cursor(-1, 1, **{COMPACTED_LEDGER: held}), -1)
+            assert await snapshots.among(brokers.store, [two, three]) == [two, three][:number]
 
     with_brokers(tmp_path, test)
 

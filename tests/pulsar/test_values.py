@@ -205,6 +205,23 @@ def test_enum_of_json_may_be_a_number_which_pythons_client_writes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "stored", "wanted"),
+    [
+        ("DATE", struct.pack(">q", -1), "1969-12-31"),
+        ("DATE", struct.pack(">q", -86_400_000), "1969-12-31"),
+        ("DATE", struct.pack(">q", -86_400_001), "1969-12-30"),
+        ("DATE", struct.pack(">q", 86_399_999), "1970-01-01"),
+        ("TIMESTAMP", struct.pack(">q", -1), "1969-12-31 23:59:59.999000+00:00"),
+        ("INSTANT", struct.pack(">qi", -1, 999_999_999), "1969-12-31 23:59:59.999999+00:00"),
+        ("LOCAL_DATE", struct.pack(">q", -1), "1969-12-31"),
+        ("LOCAL_DATE_TIME", struct.pack(">qq", -1, 86_399_999_999_999), "1969-12-31 23:59:59.999999"),
+    ],
+)
+def test_times_before_1970_are_those_before_and_not_after(kind: str, stored: bytes, wanted: str) -> None:
+    assert str(decoder_of(Schema(0, kind))(pa.array([stored])).to_pylist()[0]) == wanted
+
+
+@pytest.mark.parametrize(
     "payload", [b"", struct.pack(">i", 5), struct.pack(">i", -2), struct.pack(">ii", -1, -1) + b"x"]
 )
 def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
@@ -213,6 +230,38 @@ def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "STRING"))
     with pytest.raises(ValueError):
         key_value_decoder(schema, schema)(pa.array([payload]), pa.array([None], pa.binary()))
+
+
+def test_empty_part_of_a_key_value_is_empty_and_one_of_size_minus_one_is_null() -> None:
+    from bkspark.pulsar.values import key_value_decoder
+
+    schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "BYTES"))
+    payloads = [
+        struct.pack(">ii", 0, 0),
+        struct.pack(">ii", -1, 0),
+        struct.pack(">ii", 0, -1),
+        struct.pack(">ii", -1, -1),
+    ]
+    found = key_value_decoder(schema, schema)(pa.array(payloads), pa.nulls(4, pa.binary())).to_pylist()
+    assert [(row["key"], row["value"]) for row in found] == [("", b""), (None, b""), ("", None), (None, None)]
+
+
+@pytest.mark.parametrize(
+    ("written", "newest"),
+    [(("STRING", "INT64"), ("STRING", "TIMESTAMP")), (("TIME", "INT8"), ("LOCAL_TIME", "INT8"))],
+)
+def test_part_of_a_key_value_of_another_type_is_not_taken_for_one_of_the_newest(
+    written: tuple[str, str], newest: tuple[str, str]
+) -> None:
+    """The number of ms would be one of µs, or of ns."""
+    from bkspark.pulsar.values import key_value_decoder
+
+    old, new = (
+        Schema(version, "KEY_VALUE", b"", {}, Schema(version, key), Schema(version, value))
+        for version, (key, value) in enumerate((written, newest))
+    )
+    with pytest.raises(ValueError, match=r"was written with a schema of (INT64|TIME), but the topic's newest is"):
+        key_value_decoder(old, new)
 
 
 def of_json(kind: Any, text: str) -> Any:

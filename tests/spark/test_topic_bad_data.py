@@ -10,7 +10,7 @@ from pyspark.sql.types import DecimalType, StructType
 
 from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
-from tests.pulsar.entries import Message, batch, chunked, framed, metadata_of, single
+from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, framed, metadata_of, single
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import VALUE, numbered, values
 
@@ -42,6 +42,29 @@ def test_name_of_an_encryption_key_that_is_not_text_is_the_fault_of_its_own_entr
     assert [(row["value"], row["__encryption"]["keys"]) for row in found] == [(b"0", ["k1"]), (b"2", ["k1"])]
 
 
+UNNAMED_KEYS = [b"\x6a\x00", b"\x6a\x02\x0a\x05", b"\x6a\x03\x0a\x01\xff"]
+"""Encryption keys without a name, that are not protobuf, or whose name is not UTF-8."""
+
+
+@pytest.mark.parametrize("key", UNNAMED_KEYS, ids=["absent", "cut", "not text"])
+def test_encryption_key_without_its_name_is_the_fault_of_its_own_entry(
+    topic: StoredTopic, read: Callable, key: bytes
+) -> None:
+    sealed = metadata_of()
+    sealed.encryption_keys.add(key="k1", value=b"secret")
+    head = metadata_of(1).SerializeToString() + key
+    damaged = len(head).to_bytes(4) + head + b"1"
+    ledger = topic.ledger([framed(sealed, b"0"), damaged, *numbered(2)])
+    found = read(encrypted="raw", includeMetadata=True, mode="DROPMALFORMED")
+    assert [(row["value"], (row["__encryption"] or {}).get("keys")) for row in found] == [
+        (b"0", ["k1"]),
+        (b"2", None),
+    ]
+    with pytest.raises(ConfigurationError, match=f"{topic.name}, message {ledger}:1: messages are encrypted for keys"):
+        read(VALUE, startingOffsets=f"{ledger}:1")
+    assert values(read(VALUE, encrypted="skip")) == [b"2"]
+
+
 @pytest.mark.parametrize("field", ["publish_time", "event_time"])
 def test_time_beyond_all_times_is_malformed_and_not_another_time(
     topic: StoredTopic, read: Callable, field: str
@@ -52,6 +75,22 @@ def test_time_beyond_all_times_is_malformed_and_not_another_time(
     with pytest.raises(MalformedPayload, match="beyond the range of a timestamp"):
         read()
     assert values(read(mode="DROPMALFORMED")) == [b"0"]
+
+
+def test_what_is_wrong_with_messages_of_other_times_does_not_end_a_read(topic: StoredTopic, read: Callable) -> None:
+    """Such a read is how users pass over what cannot be read: times are exact for each row."""
+    sealed = metadata_of(1)
+    sealed.encryption_keys.add(key="k1", value=b"secret")
+    damaged = changed(single(Message(b"2"), 2, 1), uncompressed_size=9)
+    of_transaction = single(Message(b"3"), 3, txnid_most_bits=0, txnid_least_bits=1)
+    topic.ledger([framed(sealed, b"1"), damaged, of_transaction, *numbered(4), *chunked(Message(b"five"), 2, 5)])
+    assert values(read(startingTimestamp=PUBLISHED_MS + 4)) == [b"4", b"five"]
+    assert values(read(startingTimestamp=PUBLISHED_MS + 4, mode="PERMISSIVE")) == [b"4", b"five"]
+    with pytest.raises(ConfigurationError, match="encrypted for keys k1"):
+        read(startingTimestamp=PUBLISHED_MS + 1)
+    with pytest.raises(MalformedPayload, match="does not hold the 9 bytes"):
+        read(startingTimestamp=PUBLISHED_MS + 2, endingTimestamp=PUBLISHED_MS + 3)
+    assert values(read(startingTimestamp=PUBLISHED_MS + 4, endingTimestamp=PUBLISHED_MS + 5)) == [b"4"]
 
 
 def changed(entry: bytes, **fields: object) -> bytes:

@@ -96,6 +96,16 @@ def test_place_in_a_batch_leaves_out_no_message_that_is_not_of_a_batch(topic: St
     assert values(read(VALUE, endingOffsets=f"{ledger}:0:-1:0")) == [b"0"]
 
 
+def test_place_in_a_batch_leaves_out_no_message_of_the_same_entry_of_another_ledger(
+    topic: StoredTopic, read: Callable
+) -> None:
+    first = topic.ledger([batch([Message(b"0"), Message(b"1"), Message(b"2")])])
+    second = topic.ledger([batch([Message(b"3"), Message(b"4"), Message(b"5")])])
+    one_task = {"minPartitions": 1}
+    assert values(read(VALUE, startingOffsets=f"{first}:0:-1:2", **one_task)) == [b"2", b"3", b"4", b"5"]
+    assert values(read(VALUE, endingOffsets=f"{second}:0:-1:0", **one_task)) == [b"0", b"1", b"2", b"3"]
+
+
 def partitions_of(client: Client, topic: StoredTopic, count: int) -> list[StoredTopic]:
     """Return the partitions of another topic, `topic`-p."""
     found = [StoredTopic(client, f"{topic.name}-p-partition-{number}") for number in range(count)]
@@ -147,6 +157,22 @@ def test_id_with_a_partition_that_is_not_its_own_is_refused(client: Client, topi
         read(VALUE, startingOffsets=f"{ledger}:0:0")
     with pytest.raises(ConfigurationError, match="none of the topics that are read has this partition"):
         read(VALUE, topics=f"{topic.name},{whole}", startingOffsets=f"{ledger}:0:7")
+
+
+@pytest.mark.parametrize("entry", [0, 1])
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_id_without_a_partition_is_not_taken_for_a_position_of_the_other_partitions(
+    client: Client, topic: StoredTopic, read: Callable, option: str, entry: int
+) -> None:
+    """Partition 0 would begin with message 4 and leave out 0 and 1, which may be newer than the message named."""
+    first, second = partitions_of(client, topic, 2)
+    first.ledger(numbered(0, 1))
+    ledger = second.ledger(numbered(2, 3))
+    first.ledger(numbered(4))
+    with pytest.raises(
+        ConfigurationError, match=rf"belongs to {second.name}, not to {first.name}: .*\({ledger}:{entry}:1\)"
+    ):
+        read(VALUE, topic=first.name.whole, **{option: f"{ledger}:{entry}"})
 
 
 def test_id_of_a_message_in_chunks_is_read_as_java_prints_it(topic: StoredTopic, read: Callable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -82,6 +83,21 @@ def test_start_within_a_batch_by_a_subscription_is_kept_while_the_subscription_m
     topic.subscription("s", cursor)
     query.restart()
     assert query.batch() == "1 2 3"
+
+
+def test_start_within_a_batch_is_kept_while_micro_batches_have_other_topics_only(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    other = StoredTopic(client, f"{topic.name}-other")
+    ledger = topic.ledger([batch([Message(b"0"), Message(b"1"), Message(b"2")])])
+    other.ledger(numbered(5, 6, 7))
+    start = json.dumps({str(topic.name): f"{ledger}:0:-1:1", str(other.name): "earliest"})
+    query = Query(cluster, topic, topics=f"{other.name},{topic.name}", startingOffsets=start, maxEntriesPerTrigger=1)
+    found = []
+    for _ in range(4):
+        found.append(query.batch())
+        query.restart()  # a restarted query begins with the first topic
+    assert found == ["5", "6", "7", "1 2"]
 
 
 def test_limits_bound_micro_batches_and_all_is_read_once(cluster: Cluster, topic: StoredTopic) -> None:
@@ -248,6 +264,23 @@ def test_retention_or_a_subscription_is_asked_for_once(
     topic.subscription("s", formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1))
     Query(cluster, topic)
     assert not any("has no subscription" in record.message for record in caplog.records)
+
+
+def test_stream_that_begins_before_the_end_says_what_only_the_compacted_ledger_has(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the oldest messages of a compacted topic would be missing silently."""
+    topic.ledger(numbered(0))
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=0, markDeleteEntryId=-1)
+    topic.subscription("__compaction", cursor)
+    query = Query(cluster, topic, startingOffsets="earliest")
+    query.batch()
+    query.restart()
+    query.batch()
+    assert sum(f"topic {topic.name} was compacted: " in record.message for record in caplog.records) == 1
+    caplog.clear()
+    Query(cluster, topic).batch()
+    assert not any("was compacted" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize("policies", [b"{", b"[]", b'{"retention_policies": 3}'])

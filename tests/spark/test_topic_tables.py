@@ -10,6 +10,7 @@ from bkspark.blocking import Client
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.option_table import PULSARS_VIEWS
 from tests.cluster import Cluster
+from tests.pulsar.entries import Message, batch
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import numbered, table
 
@@ -33,6 +34,18 @@ def test_backlog_leaves_out_ranges_of_acknowledgements_that_span_ledgers(cluster
     row = subscription(cluster, topic)
     assert (row["acknowledged_after"], row["backlog_entries"]) == (5, 3)
     assert row["backlog_bytes"] == sum(map(len, numbered(1, 7, 8)))
+
+
+def test_partly_acknowledged_batches_of_the_backlog_alone_are_counted(cluster: Cluster, topic: StoredTopic) -> None:
+    """A cursor may name batches that it has passed since, or that are not confirmed yet."""
+    ledger = topic.ledger([batch([Message(b"0"), Message(b"1")]) for _ in range(3)])
+    cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=ledger, markDeleteEntryId=0)
+    for entry in (0, 2, 3):
+        partial = cursor.batchedEntryDeletionIndexInfo.add(deleteSet=[0b10])
+        partial.position.ledgerId, partial.position.entryId = ledger, entry
+    topic.subscription("s", cursor)
+    row = subscription(cluster, topic)
+    assert (row["backlog_entries"], row["partial_entries"], row["partial_messages"]) == (2, 1, 1)
 
 
 def test_backlog_leaves_out_acknowledgements_that_are_bits(cluster: Cluster, topic: StoredTopic) -> None:

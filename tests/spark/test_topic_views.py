@@ -196,8 +196,25 @@ def test_position_at_the_end_of_a_ledger_is_that_of_the_next_one_with_entries(cl
     assert topic.normal(at(5, 2)) == at(5, 2)
 
 
+def test_end_of_an_open_ledger_is_not_left_though_a_later_one_is_listed(client: Client) -> None:
+    """It may get more entries until it is closed, and an offset after it would never read them."""
+    listed = TopicList.of(TOPIC, ManagedLedger((ListedLedger(3, None, None, None), ListedLedger(5, 2, 2, CLOSED_MS))))
+    topic = TopicView(Look(client), TOPIC, listed, listed.closed.with_open([ReadableSegment(3, 3, 2, 2, False)]))
+    assert topic.normal(at(3, 2)) == at(3, 2)
+    assert topic.first_after(at(3, 2)) == at(3, 2)
+
+
 def test_read_begins_after_a_ledger_that_was_dropped_as_empty(client: Client) -> None:
     assert bounds(Look(client, startingOffsets="4:0"), (3, 2), (5, 2))[0] == at(5, 0)
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_message_of_a_ledger_that_the_topic_never_had_is_not_one_of_its_positions(client: Client, option: str) -> None:
+    """Ledgers are trimmed from the front, and only empty ones are dropped elsewhere: one that had such a message is of
+    another topic. Its messages, or those of ledgers before it, would be left out silently."""
+    with pytest.raises(ConfigurationError, match=f"'{option}' is message 4:5, but topic .* has no ledger 4: correct"):
+        bounds(Look(client, **{option: "4:5"}), (3, 2), (5, 2))
+    assert bounds(Look(client, endingOffsets="4:0"), (3, 2), (5, 2))[2] == at(5, 0)
 
 
 def test_entries_before_the_end_are_counted_from_the_oldest_open_transaction(client: Client) -> None:
