@@ -1,8 +1,9 @@
 """One bookie in the foreground: reads arguments and configuration, then runs `wiring` or a command.
 
 Exit code 0 after SIGTERM or SIGINT; 1 if the bookie cannot start or had to end; 2 for wrong usage or configuration.
-With --instances several bookies run, each in its own process: see `instances`. With --check and --rebuild-index no
-bookie runs: see `check` and `rebuild`. --collect and COMMAND send a request to the running bookie: see `live_commands`.
+With --instances several bookies run, each in its own process: see `instances`. With --check, --rebuild-index and
+--convert-index no bookie runs: see `check`, `rebuild` and `conversion`. --collect and COMMAND send a request to the
+running bookie: see `live_commands`.
 The last line on stderr names the error.
 """
 
@@ -87,19 +88,22 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
 
 def _is_command(arguments: argparse.Namespace) -> bool:
     """Return whether a command runs instead of a bookie."""
-    return bool(arguments.check or arguments.collect or arguments.rebuild_index is not None or arguments.command)
+    rebuilds = arguments.rebuild_index is not None
+    return bool(arguments.check or arguments.collect or rebuilds or arguments.convert_index or arguments.command)
 
 
 def _command(configuration: Configuration, arguments: argparse.Namespace) -> int:
     """Run the command that the arguments name; return the exit code."""
     # Imported here, because a bookie does not need the readers of damaged files.
-    from bookie_service.admin import check, rebuild
+    from bookie_service.admin import check, conversion, rebuild
 
     if arguments.check:
         return check.run(configuration, arguments.json)
     make_private(group=configuration.file_group is not None)
     if arguments.rebuild_index is not None:
         return rebuild.run(configuration, arguments.rebuild_index, arguments.json)
+    if arguments.convert_index:
+        return conversion.run(configuration, arguments.json)
     directories = configuration.service.ledger_directories
     command = live_commands.COLLECT if arguments.collect else arguments.command
     return live_commands.run(directories, command, arguments.words, arguments.json)
@@ -217,6 +221,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LEDGER",
         help="rebuild the index of a stopped bookie from its entry logs instead: of these ledgers, of `all`, or, "
         "without any, of those whose index is lost or damaged",
+    )
+    instead.add_argument(
+        "--convert-index",
+        action="store_true",
+        help="convert the index of a stopped bookie to the kind that ledgerStorageClass names instead",
     )
     instead.add_argument("--collect", action="store_true", help="have the bookie that runs collect garbage instead")
     parser.add_argument(

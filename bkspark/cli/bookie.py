@@ -39,6 +39,12 @@ def add_parser(commands: Commands) -> None:
         "without any, of those whose index is lost or damaged",
     )
     instead.add_argument(
+        "--convert-index",
+        action="store_true",
+        help="convert the index of a stopped bookie to the kind that ledgerStorageClass names instead: files per "
+        "ledger, or the store of DbLedgerStorage",
+    )
+    instead.add_argument(
         "--collect",
         action="store_true",
         help="have the bookie that runs on the configured ledger directories drop deleted ledgers and compact its "
@@ -77,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
     command += [option for option in ("--environment", "--check", "--collect") if getattr(arguments, option[2:])]
+    command += ["--convert-index"] if arguments.convert_index else []
     if arguments.rebuild_index is not None:
         command += ["--rebuild-index", *arguments.rebuild_index]
     for name in ("instances", "instance", "log_level", "log_format"):

@@ -82,7 +82,18 @@ _PACE = (
     _value("p", "printprogress", value="S"),
 )
 _COOKIE_FILE = _value("cf", "cookie-file", value="FILE")
-_CONVERSION = "let a new bookie with the other storage take the data (`cluster drain`), then remove this one"
+
+
+def _converted(storage_class: str) -> Verb:
+    """Return the verb that converts the index of the configured bookie for a class."""
+    kind = storage_class.removesuffix("LedgerStorage")
+    return Verb(
+        f"convert-to-{kind.lower()}-storage",
+        _on_files("bookie", "--convert-index", "--set", f"ledgerStorageClass={storage_class}"),
+        f"bookie --convert-index --set ledgerStorageClass={storage_class}",
+        note="then set this ledgerStorageClass in the file",
+    )
+
 
 VERBS: tuple[Verb, ...] = (
     Verb("initnewcluster", init_new_cluster, "cluster init", failed=REFUSED),
@@ -275,8 +286,8 @@ VERBS: tuple[Verb, ...] = (
             _switch("dryRun"),
         ),
     ),
-    Verb("convert-to-db-storage", _not_offered(_CONVERSION), "-", note=_CONVERSION),
-    Verb("convert-to-interleaved-storage", _not_offered(_CONVERSION), "-", note=_CONVERSION),
+    _converted("DbLedgerStorage"),
+    _converted("InterleavedLedgerStorage"),
     Verb(
         "updatecookie",
         update_cookie,

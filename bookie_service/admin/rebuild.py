@@ -72,7 +72,7 @@ from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.factory import check_written_by
@@ -126,7 +126,7 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
     files = LocalFiles(configuration.file_group)
     try:
         wanted = _wanted(named)
-        _check_owner(files, [*service.journal_directories, *service.ledger_directories])
+        check_owner(files, [*service.journal_directories, *service.ledger_directories], "--rebuild-index")
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     try:
@@ -146,13 +146,16 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
     return 0
 
 
-def _check_owner(files: LocalFiles, directories: Sequence[str]) -> None:
-    """Raise ConfigurationError if the bookie's files belong to another user, who could not read what is made here."""
+def check_owner(files: LocalFiles, directories: Sequence[str], option: str) -> None:
+    """Raise ConfigurationError if the bookie's files belong to another user, who could not read what is made here.
+
+    `option`: what is run, for the message.
+    """
     for directory in map(layout.current, directories):
         owner = files.other_owner(directory)
         if owner is not None:
             raise ConfigurationError(
-                f"directory {directory} belongs to user {user_name(owner)}: run --rebuild-index as this user, "
+                f"directory {directory} belongs to user {user_name(owner)}: run {option} as this user, "
                 "otherwise the bookie cannot read the files that it makes"
             )
 
@@ -255,9 +258,7 @@ class Rebuild:
                 f"{fileless.damage}. Fences of ledgers without entries may be lost: the next start puts every ledger "
                 "into limbo"
             )
-        for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
-            if (self._files.file_size(paths.path(ledger_id)) or 0) < least_bytes:
-                found.add(ledger_id)
+        found.update(cut_files(self._files, known, paths))
         reader = IndexReader(self._files, paths, IndexPages(PAGE_BYTES, PAGE_BYTES), fileless, FILES_OPEN_MAX)
         try:
             return found | set(_without_header(reader, paths.ledgers(self._files)))
@@ -382,6 +383,15 @@ class Rebuild:
         self._report.ledgers = len(traced)
         for ledger_id in sorted((chosen or frozenset()) - traced):
             self._report.notes.append(f"ledger {ledger_id}: there is no trace of it in entry logs, journals or index")
+
+
+def cut_files(files: ReadOnlyFiles, known: IndexManifest, paths: IndexPaths) -> list[int]:
+    """Return the ledgers whose index file is missing, or shorter than it was."""
+    return [
+        ledger_id
+        for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all()))
+        if (files.file_size(paths.path(ledger_id)) or 0) < least_bytes
+    ]
 
 
 def _log_id(path: str) -> int:

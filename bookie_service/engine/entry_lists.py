@@ -20,7 +20,8 @@ from bookie_service.engine.containment import refuse_after
 from bookie_service.engine.reads import ReadClient, failed
 from bookie_service.engine.shares import Peer, ShareLimits, Shares
 
-STEP_S = 0.001
+STEP_S = 0.00025
+"""About as long as the event loop may wait for the interpreter while a step runs."""
 _PAUSES = 4
 """A pause is this many times as long as the step before it, so lists take at most a fifth of a processor."""
 

@@ -6,6 +6,7 @@
                                or writable.
                                Only in the first one: fencedDeleted, indexFiles, ledgerHeaders, limbo; with
                                DbLedgerStorage positions/ and positions.commit; compaction while one runs.
+                               While an index is converted: conversion.
                                While an index is rebuilt: <hex>.idx.rebuilt or positions.rebuilt/, and afterwards
                                positions.replaced/
 """
@@ -19,6 +20,9 @@ COOKIE_NAME = "VERSION"
 PLACE_NAME = "place"
 """Name of the file that contains the configured path of its directory, as text. The cookies in all directories are
 equal, so they do not distinguish directories."""
+CONVERSION_NAME = "conversion"
+"""Name of the file that is in the first ledger directory while the index is converted. It contains the name of the new
+storage class, as text."""
 
 
 def current(directory: str) -> str:

@@ -84,7 +84,7 @@ def test_wrong_use_ends_with_255_and_one_line(
         ("lastmark", "give -conf FILE"),
         ("-conf /no/such/file lastmark", "cannot be read"),
         ("-ledgeridformat octal lastmark", "octal"),
-        ("convert-to-db-storage", "not offered"),
+        ("convert-to-db-storage", "give -conf FILE"),
         ("recover ,", "recover takes ID"),
     ):
         shell.refuses(words, said)

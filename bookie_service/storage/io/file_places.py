@@ -11,7 +11,7 @@ from bookie_service.storage.io.files import LocalFiles, refuses_writes
 
 
 class FilePlaces:
-    """The record. `note` is for any thread."""
+    """The record. `note` and `forget` are for any thread."""
 
     def __init__(self, files: LocalFiles, journal: str) -> None:
         """`journal`: the `current` directory of the first journal.
@@ -71,6 +71,17 @@ class FilePlaces:
             self._actual[name] = number
             if self.is_known and self._places.get(name) != number:
                 self._write({**self._places, name: number})
+
+    def forget(self, name: str) -> None:
+        """Record, durably, that no directory has a file, because it was removed on purpose.
+
+        Raises:
+            OSError: it is not recorded.
+        """
+        with self._noting:
+            self._actual.pop(name, None)
+            if self.is_known and name in self._places:
+                self._write({each: number for each, number in self._places.items() if each != name})
 
     def _write(self, places: dict[str, int]) -> None:
         self._files.replace(self._path, file_format.encode(places))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bkspark.errors import ConfigurationError
 from bookie_service.formats import key_value_index
+from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.io.file_places import FilePlaces
@@ -24,6 +25,9 @@ _STORAGES: dict[
     StorageClass.INTERLEAVED: InterleavedLedgerStorage,
     StorageClass.DB: DbLedgerStorage,
 }
+
+
+_CONVERT = "convert the index with `bkspark bookie --convert-index`"
 
 
 def open_ledger_storage(
@@ -45,19 +49,24 @@ def open_ledger_storage(
 def check_written_by(
     files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass, places: FilePlaces | None = None
 ) -> None:
-    """Raise ConfigurationError if the other kind of index exists, whose ledgers would be missing from this storage."""
+    """Raise ConfigurationError if the other kind of index exists, whose ledgers would be missing from this storage, or
+    if there may be parts of both kinds."""
+    if _is_seen(files, path := os.path.join(directories[0], layout.CONVERSION_NAME)):
+        raise ConfigurationError(
+            f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again"
+        )
     if storage_class is StorageClass.DB:
         fileless = LedgerHeaders(files, directories, None, places)
         if IndexPaths(directories).has_any(files, skips_failing=True) or len(fileless) or fileless.damage:
             raise ConfigurationError(
                 f"{', '.join(directories)}: written with ledgerStorageClass {StorageClass.SORTED.short_name} or "
                 f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "
-                "those again, or start a bookie with a new id and empty directories"
+                f"those again, or {_CONVERT}"
             )
     elif _is_seen(files, path := os.path.join(directories[0], key_value_index.DIRECTORY_NAME)):
         raise ConfigurationError(
             f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
-            "does not read: set that again, or start a bookie with a new id and empty directories"
+            f"does not read: set that again, or {_CONVERT}"
         )
 
 

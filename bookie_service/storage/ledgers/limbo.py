@@ -117,6 +117,10 @@ class DirtyMarker:
         is_unknown = not said and ("hidden" in answers or "absent" not in answers)
         return not all(said) or is_unknown
 
+    def is_set(self) -> bool:
+        """Return whether the last run did not stop in order. Raises OSError if a disk cannot say it."""
+        return any(map(self._files.exists, self._paths))
+
     def _answer(self, path: str) -> bool | str:
         """Return what a marker says; "absent": there is none; "hidden": it cannot be read; "unknown": is there one?"""
         answer = "unknown"

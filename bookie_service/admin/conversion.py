@@ -1,0 +1,295 @@
+"""Converts the index of a stopped bookie to the kind that `ledgerStorageClass` names.
+
+    python -m bookie_service --convert-index [--config FILE] [--set key=value]... [--json]
+
+It corresponds to Apache's `convert-to-db-storage` and `convert-to-interleaved-storage`. There are two kinds of index: a
+file per ledger (`SortedLedgerStorage`, `InterleavedLedgerStorage`) and a key-value store (`DbLedgerStorage`). All other
+files are the same with every class and stay as they are: entry logs, journals, marks, limbo, fences of deleted ledgers.
+The new index has the master key, the fence, the explicit LAC and every position of each ledger.
+
+It is refused for a bookie that did not stop in order, because the journal may then have more than the index; after a
+rebuild, until the bookie has run; and for an index that is damaged or has lost a file: `rebuild` comes first. The
+command holds the directory locks.
+
+The steps, each of them durable before the next one:
+
+1. The file `conversion` is made in the first ledger directory. Every class refuses to start while it is there.
+2. The new index is made beside the old one. While the store has its final name, `positions`, the store counts;
+   otherwise the index files count. So the rename of the store decides.
+3. The old index is removed, and then the file `conversion`.
+
+A crash at any moment loses nothing: run it again, with the same class or the other one.
+
+Exit code 0: done, or there was nothing to do; 1: not done, or the bookie runs; 2: wrong usage or configuration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
+from bookie_service.admin.check import locked
+from bookie_service.admin.index_building import (
+    FILES_OPEN_MAX,
+    PAGE_BYTES,
+    SUFFIX,
+    IndexBuilder,
+    KeyValueIndexBuilder,
+    PerLedgerIndexBuilder,
+    remove_tree,
+)
+from bookie_service.admin.rebuild import check_owner, cut_files
+from bookie_service.formats import index_files, key_value_index, ledger_headers
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.settings.arguments import describe, fail
+from bookie_service.settings.configuration import Configuration
+from bookie_service.storage import layout, ledger_id_sets
+from bookie_service.storage.index.index import IndexPaths, IndexReader
+from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.ledger_headers import LedgerHeaders
+from bookie_service.storage.index.manifest import IndexManifest
+from bookie_service.storage.io.file_places import FilePlaces
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.interface import IndexView
+from bookie_service.storage.ledgers.limbo import DirtyMarker
+from bookie_service.storage.ledgers.storage_class import StorageClass
+
+_PROGRAM = "bookie"
+_PROGRESS_S = 10.0
+_GENERATION = 1
+"""The generation of each header in the new index, where it is the first one."""
+_UNFINISHED = key_value_index.DIRECTORY_NAME + SUFFIX
+"""The name of a store that does not count: it is not finished, or index files have replaced it."""
+
+
+@dataclass(slots=True)
+class ConversionReport:
+    """What was converted.
+
+    storage_class: the class whose index there is now.
+    is_converted: False: the index already was of this kind, or there was none.
+    ledgers, entries: how many the new index has; 0 if a conversion that was interrupted had made it.
+    """
+
+    storage_class: str
+    is_converted: bool = False
+    ledgers: int = 0
+    entries: int = 0
+
+
+def run(configuration: Configuration, as_json: bool) -> int:
+    """Convert the index in the configured directories and print the result; return the exit code."""
+    service = configuration.service
+    files = LocalFiles(configuration.file_group)
+    directories = [*service.journal_directories, *service.ledger_directories]
+    try:
+        check_owner(files, directories, "--convert-index")
+    except ConfigurationError as error:
+        return fail(_PROGRAM, error, 2)
+    try:
+        with locked(files, directories, "convert"):
+            conversion = Conversion(
+                files,
+                [layout.current(each) for each in service.journal_directories],
+                [layout.current(each) for each in service.ledger_directories],
+                service.store.storage_class,
+                service.store.key_values,
+                lambda line: print(line, file=sys.stderr, flush=True),
+            )
+            report = conversion.run()
+    except (BookKeeperError, OSError) as error:
+        return fail(_PROGRAM, describe(error), 1)
+    _print(report, as_json)
+    return 0
+
+
+class Conversion:
+    """Converts the index of one bookie, whose directories no other process may change meanwhile."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        journals: Sequence[str],
+        ledgers: Sequence[str],
+        storage_class: StorageClass,
+        options: KeyValueOptions,
+        progress: Callable[[str], None],
+    ) -> None:
+        """`journals`, `ledgers`: the `current` directories, in configured order. `storage_class`: the new one.
+
+        Raises:
+            ConfigurationError: the bookie did not stop in order, or has not run since a rebuild.
+            StorageDamaged: the record of the places of files has a version that this bookie does not read.
+        """
+        self._files = files
+        self._ledgers = ledgers
+        self._to_store = storage_class is StorageClass.DB
+        self._options = options
+        self._progress = progress
+        self._report = ConversionReport(storage_class.short_name)
+        self._store = os.path.join(ledgers[0], key_value_index.DIRECTORY_NAME)
+        self._marker = os.path.join(ledgers[0], layout.CONVERSION_NAME)
+        if DirtyMarker(files, ledgers, journals).is_set():
+            raise ConfigurationError(
+                f"the bookie in {', '.join(ledgers)} did not stop in order, or has not run since its index was "
+                "rebuilt, so the index may lack something: start it with the class that it had, stop it with SIGTERM, "
+                "and then convert"
+            )
+        self._places = FilePlaces(files, journals[0])
+
+    def run(self) -> ConversionReport:
+        """Convert the index, or finish a conversion that was interrupted.
+
+        Raises:
+            ConfigurationError: there are indexes of both kinds.
+            StorageDamaged: the old index is damaged, or a file of it is lost. Nothing was changed.
+            OSError: a file cannot be read or written. Run it again.
+        """
+        has_store = self._files.is_directory(self._store)
+        if not self._files.exists(self._marker):
+            has_files = self._has_files()
+            if has_store and has_files:
+                raise ConfigurationError(
+                    f"{', '.join(self._ledgers)}: there are {key_value_index.DIRECTORY_NAME} and index files, and no "
+                    "conversion was interrupted, so it is unknown which of them counts"
+                )
+            if has_store == self._to_store or not (has_store or has_files):
+                return self._report
+            self._files.replace(self._marker, f"{self._report.storage_class}\n".encode())
+        self._report.is_converted = True
+        if has_store != self._to_store:
+            self._remove_unfinished()
+            self._make_store() if self._to_store else self._make_files()
+        if self._to_store:
+            self._remove_files()
+        self._remove_unfinished()
+        self._files.remove(self._marker)
+        self._files.sync_directory(self._ledgers[0])
+        return self._report
+
+    def _has_files(self) -> bool:
+        """Return whether there are index files, or records about them."""
+        return IndexPaths(self._ledgers).has_any(self._files) or any(map(self._files.exists, self._records()))
+
+    def _records(self) -> list[str]:
+        """Return the paths where records about index files may be."""
+        names = (index_files.FILE_NAME, ledger_headers.FILE_NAME)
+        return [os.path.join(directory, name) for directory in self._ledgers for name in names]
+
+    # ---- the new index ----
+
+    def _make_store(self) -> None:
+        """Make the store from the index files."""
+        known = IndexManifest(self._files, self._ledgers, places=self._places)
+        if not known.is_complete:
+            raise StorageDamaged(
+                f"{known.path} is missing or damaged, so it is unknown which index files there must be: start the "
+                "bookie with the class that it had and stop it, which records them, and then convert"
+            )
+        fileless = LedgerHeaders(self._files, self._ledgers, known.headers, self._places)
+        paths = IndexPaths(self._ledgers, known.moved())
+        lost = cut_files(self._files, known, paths)
+        if lost or fileless.damage:
+            what = fileless.damage or f"the index file of ledger {lost[0]} is missing or too short"
+            raise StorageDamaged(f"{what}: run --rebuild-index, start and stop the bookie, and then convert")
+        filed = ledger_id_sets.union(paths.ledgers(self._files), known.all()[0])
+        reader = IndexReader(
+            self._files, paths, IndexPages(PAGE_BYTES, PAGE_BYTES), fileless, FILES_OPEN_MAX, keeps_pages=False
+        )
+        with contextlib.closing(reader):
+            builder = KeyValueIndexBuilder(self._files, self._ledgers, self._options, from_scratch=True)
+            self._fill(builder, reader, ledger_id_sets.union(filed, fileless.ledger_ids()))
+
+    def _make_files(self) -> None:
+        """Make the index files from the store, and then take its name from the store."""
+        self._remove_files()
+        view = open_view(self._files, self._ledgers[0])
+        try:
+            self._fill(PerLedgerIndexBuilder(self._files, self._ledgers), view, view.ledger_ids())
+        finally:
+            view.close_store()
+        self._files.rename(self._store, os.path.join(self._ledgers[0], _UNFINISHED))
+        self._files.sync_directory(self._ledgers[0])
+
+    def _fill(self, builder: IndexBuilder, old: IndexView, ledger_ids: np.ndarray) -> None:
+        reported_s = time.monotonic()
+        for done, ledger_id in enumerate(ledger_ids.tolist()):
+            for first, positions in old.extents(ledger_id):
+                rows = np.flatnonzero(positions)
+                builder.hold(ledger_id, first + rows, positions[rows])
+            if time.monotonic() - reported_s >= _PROGRESS_S:
+                reported_s = time.monotonic()
+                self._progress(f"{done} of {len(ledger_ids)} ledgers converted")
+
+        def header_of(ledger_id: int, new: LedgerHeader | None) -> LedgerHeader:
+            header = old.header(ledger_id)
+            if header is None:
+                raise StorageDamaged(f"ledger {ledger_id} has positions and no header: run --rebuild-index {ledger_id}")
+            return replace(header, generation=_GENERATION)
+
+        self._report.entries = builder.finish(ledger_ids.tolist(), header_of)
+        self._report.ledgers = len(ledger_ids)
+
+    # ---- the old index ----
+
+    def _remove_files(self) -> None:
+        """Remove all index files and the records about them, durably."""
+        paths = IndexPaths(self._ledgers)
+        index_paths = (paths.path_in(place, ledger_id) for place, ledger_id in paths.places_of_all(self._files))
+        inner = set()
+        for path in itertools.chain(index_paths, paths.leftovers(self._files, SUFFIX)):
+            self._files.remove(path)
+            inner.add(os.path.dirname(path))
+        for directory in sorted(inner):
+            self._remove_if_empty(directory)
+        for directory in sorted({os.path.dirname(each) for each in inner}):
+            self._remove_if_empty(directory)
+        for path in self._records():
+            if self._files.exists(path):
+                self._files.remove(path)
+        for directory in self._ledgers:
+            self._files.sync_directory(directory)
+        # The record of their places must not name a file that is gone: it would count as lost.
+        for name in (index_files.FILE_NAME, ledger_headers.FILE_NAME):
+            self._places.forget(name)
+
+    def _remove_if_empty(self, directory: str) -> None:
+        self._files.sync_directory(directory)
+        if not self._files.names(directory):
+            self._files.remove_directory(directory)
+            self._files.sync_directory(os.path.dirname(directory))
+
+    def _remove_unfinished(self) -> None:
+        """Remove what is left of a store that does not count, durably."""
+        path = os.path.join(self._ledgers[0], _UNFINISHED)
+        remove_tree(self._files, path)
+        commits = [path + key_value_index.COMMIT_SUFFIX]
+        if not self._files.is_directory(self._store):
+            commits.append(self._store + key_value_index.COMMIT_SUFFIX)
+        for each in filter(self._files.exists, commits):
+            self._files.remove(each)
+        self._files.sync_directory(self._ledgers[0])
+
+
+def _print(report: ConversionReport, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(report)), flush=True)
+    elif report.is_converted:
+        print(
+            f"the index is of the kind that {report.storage_class} reads now: {report.ledgers} ledgers with "
+            f"{report.entries} entries. Set ledgerStorageClass to it before the next start",
+            flush=True,
+        )
+    else:
+        print(f"nothing to convert: {report.storage_class} reads the index as it is", flush=True)
