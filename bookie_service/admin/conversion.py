@@ -137,6 +137,7 @@ class Conversion:
         self._to_store = storage_class is StorageClass.DB
         self._options = options
         self._progress = progress
+        """Called with a line for people now and then."""
         self._report = ConversionReport(storage_class.short_name)
         self._store = os.path.join(ledgers[0], key_value_index.DIRECTORY_NAME)
         self._marker = os.path.join(ledgers[0], layout.CONVERSION_NAME)
