@@ -247,12 +247,13 @@ def test_types_of_columns_are_found_without_losing_a_digit() -> None:
 @pytest.mark.spark
 @pytest.mark.cluster
 def test_types_of_columns_are_those_that_sparks_own_source_finds(
-    spark: SparkSession, table: Table, client: Client
+    spark: SparkSession, table: Table, client: Client, tmp_path: Path
 ) -> None:
     entries = entries_of_found()
     with client.log(table.log).open_for_writing() as writer:
         writer.append_many(entries)
-    own = spark.read.json(spark.createDataFrame([(entry.decode(),) for entry in entries], "text string").coalesce(1))
+    (tmp_path / "entries.json").write_bytes(b"\n".join(entries))
+    own = spark.read.json(str(tmp_path))
     found = table.read(payloadFormat="json", jsonDialect="spark")
     assert dict(found.dtypes) == dict(own.dtypes)
     names = list(FOUND)
