@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 
-from bkspark.errors import DataLoss, MetadataError, MetadataFormat
+from bkspark.errors import DataLoss, LogExists, MetadataError, MetadataFormat
 from bkspark.log.consumers import ConsumerRegistration
 from bkspark.log.formats import TAIL_LEDGERS_MAX, SegmentFacts, SegmentOwner, log_path
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
@@ -18,7 +18,7 @@ from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import ENDED_MAX, LogStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Stat
+from bkspark.metadata.tree import Operation, Stat
 from tests.log.world import JOB, InterruptedTree, OutageTree, World, closed, everything, in_world, slice_of
 
 WRITER, OTHER = "a" * 16, "b" * 16
@@ -250,3 +250,30 @@ def test_ledgers_that_are_published_again_after_an_unknown_outcome_are_in_the_lo
         assert len(await world.ids()) == count + (change == "append")
 
     test()
+
+
+class LateTree(MemoryTree):
+    """A session whose first transaction gets no answer, and takes effect just before the second one."""
+
+    def __init__(self, server: MemoryStore) -> None:
+        super().__init__(server, session_id=1_013, timeout_s=10.0)
+        self._late: Sequence[Operation] | None = None
+        self._has_lost = False
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if not self._has_lost:
+            self._has_lost, self._late = True, operations
+            raise MetadataError("the connection to the metadata store was lost")
+        if self._late is not None:
+            late, self._late = self._late, None
+            await super().transaction(late)
+        await super().transaction(operations)
+
+
+@in_world
+async def test_log_whose_creation_takes_effect_late_is_created_once(world: World) -> None:
+    store = LogStore(LateTree(world.server), "/ledgers")
+    await store.create("y")
+    with pytest.raises(LogExists):
+        await store.create("y")
+    assert await store.names() == ["x", "y"]
