@@ -48,7 +48,7 @@ from bkspark.errors import (
     NoSuchNode,
     VersionPublished,
 )
-from bkspark.log.attempts import each_of
+from bkspark.log.attempts import each_of, pending_path
 from bkspark.log.changes import is_repetition, with_publisher
 from bkspark.log.delta import DELTA_BYTES_MAX, delta_path, encode_delta
 from bkspark.log.formats import (
@@ -67,7 +67,7 @@ from bkspark.log.publication import AppendOutcome, Publication
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
-from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set
+from bkspark.metadata.tree import ANY_VERSION, Check, Create, Delete, Operation, Set
 
 ROUTED_ROOT = "/bkspark/routed"
 RECORDS_MAX = 10_000
@@ -293,7 +293,7 @@ class _Commit:
             if known is not None:
                 return known
             raise error.refusal from None
-        operations = [self._recording(record), Set(ROUTED_ROOT, b"", ANY_VERSION)]
+        operations = [self._recording(record), Set(ROUTED_ROOT, b"", ANY_VERSION), *self._ending()]
         for prepared in self._prepared.values():
             operations += prepared.operations
         _check_size(operations, len(self._parts))
@@ -322,6 +322,15 @@ class _Commit:
         members = {"commit": self._token, "published": published, "version": _VERSION}
         data = json.dumps(members, sort_keys=True, separators=(",", ":")).encode("ascii")
         return Create(self._path, data) if record.version is None else Set(self._path, data, record.version)
+
+    def _ending(self) -> list[Operation]:
+        """Return the operation that ends the registration of one ledger of a job without a publisher: if the job does
+        not learn the outcome, and publishes again, that ledger is not pending any more."""
+        if self._publisher is None:
+            for part in self._parts.values():
+                for ledger_id in Publication(part.ledgers, shared=part.shared).unshared[:1]:
+                    return [Delete(pending_path(part.log, ledger_id))]
+        return []
 
     # ---- one log ----
 

@@ -75,6 +75,7 @@ def test_members_of_an_object_change_by_themselves() -> None:
         (b'{"base":-1,"changed":{},"version":1}', "its base is not a version"),
         (b'{"base":true,"changed":{},"version":1}', "its base is not a version"),
         (b'{"base":0,"changed":{"tail":{"drop":[99],"add":[]}},"version":1}', "not those of a head"),
+        (b'{"base":0,"changed":{"tail":{"add":[]}},"version":1}', "not those of a head"),
         (b'{"base":0,"changed":{"tail":7},"version":1}', "not those of a head"),
         (b'{"base":0,"changed":{"tail":{"set":7}},"version":1}', "tail is not a list"),
         (b'{"base":0,"changed":{"more":{"set":7}},"version":1}', "unknown member 'more'"),

@@ -259,6 +259,20 @@ async def test_watch_that_could_not_be_set_is_not_tried_again_after_its_end(worl
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@in_world
+async def test_watch_that_ends_while_it_is_set_leaves_nothing_running(world: World) -> None:
+    tree = WatchingTree(world.server, delta_path("x"))
+    watch = LogWatch(tree, "x", lambda: None)
+
+    async def end() -> None:
+        watch.end()
+
+    tree.before = end
+    await watch.begin(is_routed=True)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert delta_path("x") not in world.server.watched
+
+
 # ---- registered readers ----
 
 

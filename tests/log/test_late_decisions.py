@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 
-from bkspark.errors import DataLoss, MetadataError, MetadataFormat
+from bkspark.client import Client
+from bkspark.errors import DataLoss, LogExists, MetadataError, MetadataFormat
 from bkspark.log.consumers import ConsumerRegistration
 from bkspark.log.formats import TAIL_LEDGERS_MAX, SegmentFacts, SegmentOwner, log_path
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
@@ -17,10 +18,14 @@ from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import ENDED_MAX, LogStore
+from bkspark.log.unregistered import delete_unregistered
+from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Stat
+from bkspark.metadata.tree import Operation, Stat
+from bkspark.metadata.uri import MetadataUri
 from tests.log.world import JOB, InterruptedTree, OutageTree, World, closed, everything, in_world, slice_of
 
+URI = "zk://127.0.0.1:2181/ledgers"
 WRITER, OTHER = "a" * 16, "b" * 16
 SHARER = SegmentOwner("query", "q1")
 
@@ -161,6 +166,10 @@ class TruncatedTree(MemoryTree):
         super().__init__(server, session_id=1_008, timeout_s=10.0)
         self._act: Callable[[], Awaitable[object]] | None = act
 
+    @property
+    def has_acted(self) -> bool:
+        return self._act is None
+
     async def get(self, path: str) -> tuple[bytes, Stat]:
         if "/pages/" in path and self._act is not None:
             act, self._act = self._act, None
@@ -208,6 +217,23 @@ def test_change_of_a_log_that_another_process_truncates_meanwhile_is_decided_aga
 
 
 @in_world
+async def test_vacuum_goes_on_when_a_truncation_shortens_the_list_that_it_reads(world: World) -> None:
+    count = TAIL_LEDGERS_MAX + 1
+    await BookieRegistry(world.server.session(), MetadataUri.parse(URI)).initialize_cluster()
+    await world.publish(*range(count))
+    await world.publish(1_000)
+
+    async def truncate() -> None:
+        assert await world.store.truncate("x", Position(count, 1_000, 1), at_ledger_end=False, closed=[]) == count
+
+    tree = TruncatedTree(world.server, truncate)
+    async with Client(URI, tree=world.server.session()) as client:
+        store = LogStore(tree, "/ledgers")
+        assert await delete_unregistered(client, store, "x", world.delete, created_before_ms=1) == 0
+    assert tree.has_acted
+
+
+@in_world
 async def test_list_that_a_truncation_shortens_while_it_is_read_is_data_loss(world: World) -> None:
     """A reader of the former list asked for what is gone."""
     snapshot = await paged(world)
@@ -250,3 +276,30 @@ def test_ledgers_that_are_published_again_after_an_unknown_outcome_are_in_the_lo
         assert len(await world.ids()) == count + (change == "append")
 
     test()
+
+
+class LateTree(MemoryTree):
+    """A session whose first transaction gets no answer, and takes effect just before the second one."""
+
+    def __init__(self, server: MemoryStore) -> None:
+        super().__init__(server, session_id=1_013, timeout_s=10.0)
+        self._late: Sequence[Operation] | None = None
+        self._has_lost = False
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        if not self._has_lost:
+            self._has_lost, self._late = True, operations
+            raise MetadataError("the connection to the metadata store was lost")
+        if self._late is not None:
+            late, self._late = self._late, None
+            await super().transaction(late)
+        await super().transaction(operations)
+
+
+@in_world
+async def test_log_whose_creation_takes_effect_late_is_created_once(world: World) -> None:
+    store = LogStore(LateTree(world.server), "/ledgers")
+    await store.create("y")
+    with pytest.raises(LogExists):
+        await store.create("y")
+    assert await store.names() == ["x", "y"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from datetime import UTC, datetime
 
 import pytest
@@ -16,10 +17,30 @@ from bkspark.errors import (
     LedgerFenced,
     NotEnoughBookies,
 )
+from bkspark.log import LedgerOptions, Log
+from bkspark.log.writer import RollLimits
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.clocks import without_times
 from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 from tests.log.world import FailingTree
+
+
+def test_log_that_is_opened_for_writing_gets_ledgers_with_the_default_options():
+    options = LedgerOptions()
+    defaults = {name: each.default for name, each in inspect.signature(Log.open_for_writing).parameters.items()}
+    names = ("ensemble", "write_quorum", "ack_quorum", "ledger_type", "metadata")
+    assert {name: defaults[name] for name in names} == {name: getattr(options, name) for name in names}
+    limits = RollLimits()
+    assert (defaults["roll_bytes"], defaults["roll_seconds"]) == (limits.roll_bytes, limits.roll_seconds)
+
+
+@pytest.mark.parametrize("identity", ["", b"host:1", 5, None])
+def test_contender_without_a_name_is_refused(tmp_path, identity):
+    async def test(cluster: InProcessCluster) -> None:
+        with pytest.raises(ConfigurationError, match="identity must be text"):
+            await cluster.client().log("clicks").election(identity)
+
+    run(tmp_path, test, bookies=1)
 
 
 def test_entries_are_read_back_across_rolls_with_their_positions(tmp_path):

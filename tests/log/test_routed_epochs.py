@@ -10,11 +10,12 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, NoSuchLedger, VersionPublished
+from bkspark.errors import DataLoss, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner, routed_epochs
-from bkspark.log.epochs import Output
+from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.formats import Publisher
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
+from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.writer import LedgerOptions, RollLimits
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, read_all, until
@@ -313,6 +314,23 @@ def test_unpublished_ledgers_of_an_owner_are_discarded_in_the_logs_that_are_name
         assert await ledger_ids(client) == set(made.values()) - {made["a", 0], made["b", 0]}
         await committer(client).discard(["a"])
         assert await ledger_ids(client) == {made["b", 1], made["c", 0], made["c", 1]}
+
+    run_on_one(tmp_path, test)
+
+
+def test_epoch_that_fails_for_another_reason_than_a_lost_ledger_is_not_tried_again(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        (log,) = await make(client, "a")
+        schema = SchemaChange(StoredSchema("json", '{"fields":[],"type":"struct"}'), "0" * 16)
+        with pytest.raises(SchemaMismatch):
+            await EpochCommitter(log, "q", OPTIONS, LIMITS).append(rows("a", "1").outputs, ("q", 0), schema)
+        with pytest.raises(SchemaMismatch):
+            await committer(client).append([replace(rows("a", "1"), schema=schema)], Publisher("q", 0))
+        # Ids are consecutive: each failed epoch has made one ledger.
+        writer = await client.create(**ONE)
+        assert (writer.ledger_id, await ledger_ids(client)) == (2, {2})
+        await writer.close()
 
     run_on_one(tmp_path, test)
 

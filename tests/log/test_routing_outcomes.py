@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from bkspark.errors import MetadataError, MetadataFormat
+from bkspark.errors import DataLoss, MetadataError, MetadataFormat
 from bkspark.log.formats import Publisher
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
-from bkspark.log.routing import RoutedCommits, _record_path
+from bkspark.log.routing import ROUTED_ROOT, RoutedCommits, _record_path
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
 from tests.log.routed_logs import Q0, Logs, in_logs
-from tests.log.world import TurningTree
+from tests.log.world import OutageTree, TurningTree
+
+REPEATED = CONNECTION_LOSSES_MAX - 1
 
 
 @in_logs("a", "b")
@@ -109,3 +112,25 @@ def test_one_of_two_processes_that_publish_a_version_at_once_publishes_it(turns:
         assert await logs.content() == ({"a": [1], "b": [2]} if published[0] else {"a": [3], "b": [4]})
 
     test()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_job_that_is_published_again_after_an_unknown_outcome_is_in_its_logs_once(replaces: bool) -> None:
+    @in_logs("a", "b")
+    async def test(logs: Logs) -> None:
+        parts = [await logs.part("a", 1), await logs.part("b", 2)]
+        tree = OutageTree(logs.server, f"{ROUTED_ROOT}/{hashlib.sha256(b'j1').hexdigest()[:32]}", REPEATED)
+        tree.begins = 0
+        commits = RoutedCommits(LogStore(tree, "/ledgers"))
+        fence = nothing_open if replaces else None
+        with pytest.raises(MetadataError, match="whether it took effect is unknown"):
+            await commits.publish(parts, "j1", fence=fence)
+        with pytest.raises(DataLoss, match="ledger 1 is not pending for log a: it is published already"):
+            await commits.publish(parts, "j1", fence=fence)
+        assert await logs.content() == {"a": [1], "b": [2]}
+
+    test()
+
+
+async def nothing_open(log: str) -> list[int]:
+    return []

@@ -45,6 +45,19 @@ async def test_truncating_at_a_ledgers_end_takes_that_ledger_and_keeps_the_posit
 
 
 @in_world
+async def test_truncating_at_a_place_in_a_ledger_that_is_gone_changes_nothing(world: World) -> None:
+    """Nothing of that ledger is in the log, also after the end of it that the log's start names."""
+    await world.publish(10, 11)
+    start = Position(0, 10, 10)
+    assert await world.store.truncate("x", start, at_ledger_end=True, closed=()) == 1
+    for entry_id in (9, 10, 11):
+        for is_end in (False, True):
+            before = Position(0, 10, entry_id)
+            assert await world.store.truncate("x", before, at_ledger_end=is_end, closed=()) == 0
+    assert (await world.ids(), (await world.store.snapshot("x")).start) == ([11], start)
+
+
+@in_world
 async def test_a_log_truncated_to_nothing_goes_on_with_new_ordinals(world: World) -> None:
     await world.publish(*range(300))
     assert await world.store.truncate("x", Position(299, 299, 10), at_ledger_end=True, closed=()) == 300

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import LedgerFenced, MetadataError
+from bkspark.errors import LedgerFenced, MetadataAccessDenied, MetadataError
 from bkspark.log import Log
 from bkspark.log.delta import delta_path
 from bkspark.log.epochs import Output
@@ -23,7 +24,7 @@ from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation
+from bkspark.metadata.tree import Operation, Stat
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all, until
 from tests.log.world import OutageTree, WatchingTree
@@ -140,6 +141,39 @@ def test_log_that_may_have_been_opened_in_an_outage_hides_no_later_entry(tmp_pat
 async def created(log: Log) -> Log:
     await log.create()
     return log
+
+
+class DenyingTree(MemoryTree):
+    """A session that may not change one node."""
+
+    def __init__(self, server: MemoryStore) -> None:
+        super().__init__(server, session_id=1_012, timeout_s=10.0)
+        self.denied: str | None = None
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        if path == self.denied:
+            raise MetadataAccessDenied(f"the store refuses the write of {path}")
+        return await super().set(path, data, version)
+
+
+def test_writer_whose_ledger_cannot_be_closed_at_a_roll_ends(tmp_path):
+    """Readers do not pass the open ledger, so they would not get what is appended after it."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        tree = DenyingTree(cluster.store)
+        async with Client(URI, tree=tree) as client:
+            log = cluster.client().log("clicks")
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            tree.denied = f"/ledgers/00/0000/L{writer.ledger_id:04d}"
+            for call in (writer.roll, partial(writer.append, b"not written"), writer.close):
+                with pytest.raises(MetadataAccessDenied):
+                    await call()
+        async with await log.open_for_writing(**ONE) as another:
+            await another.append_many(numbers(10, 20))
+        assert await read_all(log) == numbers(0, 20)
+
+    run(tmp_path, test, bookies=1)
 
 
 class HungTree(MemoryTree):
