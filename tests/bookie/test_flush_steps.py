@@ -206,6 +206,30 @@ def test_memory_of_a_flush_is_in_use_while_a_late_disk_may_still_write_it(tmp_pa
     appenders.close()
 
 
+def test_log_that_a_late_disk_may_still_append_to_is_not_collected(tmp_path: Path) -> None:
+    """Garbage collection would remove the file, and entries that are appended later with it."""
+    directories = [str(tmp_path / name) for name in "ab"]
+    for each in directories:
+        os.mkdir(each)
+    disks = Late()
+    logs = EntryLogs(LocalFiles(), directories)
+    appenders = DirectoryAppenders(logs, AppendOptions(), directories, disks)
+    items = [item(ledger_id, 0, 40) for ledger_id in (2, 3)]
+    sizes = np.array([len(each) for each in items])
+    for late in (set(), {0}):
+        disks.late = late
+        appenders.write(np.frombuffer(b"".join(items), np.uint8), np.cumsum(sizes) - sizes, sizes)
+    appenders.rotate()
+    assert logs.rotated() == []
+    disks.finish()
+    appenders.seal()
+    appenders.rotate()
+    paths = {os.path.dirname(str(logs.path(each))): Path(str(logs.path(each))) for each in logs.rotated()}
+    assert sorted(paths) == directories
+    assert paths[directories[0]].read_bytes().count(items[0]) == 1, "another directory has the item of the second flush"
+    appenders.close()
+
+
 def test_directory_that_refused_a_flush_gets_no_entry_before_the_disks_are_looked_at(tmp_path: Path) -> None:
     directories = [str(tmp_path / name) for name in "ab"]
     for each in directories:

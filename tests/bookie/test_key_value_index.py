@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
+from tests.bookie.late_directories import LateInTurn
 from tests.bookie.stalling_files import StallingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.simulated_key_values import SimulatedKeyValues
@@ -202,20 +202,39 @@ def test_late_sync_that_fails_in_the_end_is_an_error_of_the_next_one_and_can_be_
     assert stalling.index.is_clean
 
 
-def test_no_more_is_held_during_a_late_sync_than_the_memory_of_the_store_takes(stalling: Stalling) -> None:
+class LateUntilWaitedFor(LateInTurn):
+    """Directories that are late until someone waits for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_for: list[Collection[int]] = []
+
+    def wait_for_any(self, places: Collection[int]) -> None:
+        self.waited_for.append(places)
+        self.finish()
+
+
+def test_no_more_is_held_during_a_late_sync_than_the_memory_of_the_store_takes(tmp_path: Path) -> None:
     """With more, RocksDB makes the writer wait for its disk, and every reader with it."""
-    stalling.stall(1)
-    stalling.hold(range(2, 1000))
-    with ThreadPoolExecutor(1) as threads:
-        held = threads.submit(stalling.hold, range(1000, 8000))
-        wait([held], timeout=0.3)
-        assert not held.done()
-        assert stalling.index.has(1)
-        stalling.release()
-        held.result()
-    stalling.index.sync()
-    assert stalling.index.is_clean
-    assert stalling.index.has(7999)
+    disks = LateUntilWaitedFor()
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions(write_buffer_bytes=1 << 17), disks=disks)
+    one = np.ones(1, np.int64)
+
+    def hold(ledger_ids: Iterable[int]) -> None:
+        index.hold(LedgerUpdate(each, LedgerHeader(each, 1, False, bytes(20)), one - 1, one) for each in ledger_ids)
+
+    disks.late = {0}
+    hold(range(1000))
+    with pytest.raises(DiskStalled):
+        index.sync()
+    hold(range(1000, 1010))
+    assert disks.waited_for == []
+    hold(range(1010, 3000))
+    assert list(disks.waited_for[0]) == [0]
+    index.sync()
+    assert index.is_clean
+    assert index.has(2999)
+    index.close()
 
 
 class SearchedKeyValues(SimulatedKeyValues):
