@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bkspark.blocking import Client
-from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.blocking import Client, run
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.pulsar.names import TopicName
 from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, chunked, compacted, marker, single
@@ -184,6 +185,28 @@ def test_count_of_a_topic_in_json_may_be_text(topic: StoredTopic, read: Callable
     topic.ledger(numbered(0, 1, 2))
     for count in (-1, "-1"):
         assert values(read(VALUE, startingOffsets=json.dumps({str(topic.name): count}))) == [b"2"]
+
+
+# ---- metadata stores ----
+
+
+def test_partitions_are_those_of_the_configuration_store(
+    cluster: Cluster, client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    """Brokers have two addresses: metadataStoreUrl and configurationMetadataStoreUrl."""
+    for number in range(2):
+        StoredTopic(client, f"{topic.name}-two-partition-{number}").ledger(numbered(number))
+    whole = TopicName.parse(f"{topic.name}-two")
+
+    async def put() -> None:
+        tree = await client.asynchronous.tree()
+        await tree.create(f"/global{whole.partitions_path}", b'{"partitions": 2}', make_parents=True)
+
+    run(put)
+    servers = cluster.uri.removesuffix("/ledgers")
+    assert values(read(VALUE, topic=whole, pulsarConfigurationUri=f"{servers}/global")) == [b"0", b"1"]
+    with pytest.raises(NoSuchLog, match=f"{whole} does not exist"):
+        read(VALUE, topic=whole)
 
 
 # ---- transactions ----
