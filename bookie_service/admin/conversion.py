@@ -18,7 +18,8 @@ The steps, each of them durable before the next one:
    otherwise the index files count. So the rename of the store decides.
 3. The old index is removed, and then the file `conversion`.
 
-A crash at any moment loses nothing: run it again, with the same class or the other one.
+A crash at any moment loses nothing: run it again, with the same class to finish or with the other one to undo. If the
+old index turns out to be damaged, the command undoes its own steps.
 
 Exit code 0: done, or there was nothing to do; 1: not done, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -37,6 +38,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
+from bkspark.metadata import cookies
 from bookie_service.admin.check import locked
 from bookie_service.admin.index_building import (
     FILES_OPEN_MAX,
@@ -79,11 +81,13 @@ class ConversionReport:
 
     storage_class: the class whose index there is now.
     is_converted: False: the index already was of this kind, or there was none.
-    ledgers, entries: how many the new index has; 0 if a conversion that was interrupted had made it.
+    was_interrupted: an earlier conversion was interrupted, and is finished or undone now.
+    ledgers, entries: how many the new index has; 0 if an earlier conversion had made it.
     """
 
     storage_class: str
     is_converted: bool = False
+    was_interrupted: bool = False
     ledgers: int = 0
     entries: int = 0
 
@@ -95,6 +99,7 @@ def run(configuration: Configuration, as_json: bool) -> int:
     directories = [*service.journal_directories, *service.ledger_directories]
     try:
         check_owner(files, directories, "--convert-index")
+        _check_directories(files, service.ledger_directories)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     try:
@@ -112,6 +117,25 @@ def run(configuration: Configuration, as_json: bool) -> int:
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
     return 0
+
+
+def _check_directories(files: LocalFiles, configured: Sequence[str]) -> None:
+    """Raise ConfigurationError if a ledger directory was stamped at another place, or beside others.
+
+    Where an index file is depends on the number and the order of the directories.
+    """
+    for directory in configured:
+        path, place = layout.cookie_path(directory), layout.place_path(directory)
+        if files.exists(path):
+            named = cookies.decode(files.read_all(path), path).ledger_directories
+            if named != tuple(configured):
+                raise ConfigurationError(
+                    f"ledgerDirectories {','.join(configured)}: {path} names {','.join(named)}; configure these"
+                )
+        if files.exists(place) and (named_place := layout.decode_place(files.read_all(place))) != directory:
+            raise ConfigurationError(
+                f"directory {directory} holds what belongs at {named_place}: mount or move each where it was"
+            )
 
 
 class Conversion:
@@ -154,16 +178,19 @@ class Conversion:
 
         Raises:
             ConfigurationError: there are indexes of both kinds.
-            StorageDamaged: the old index is damaged, or a file of it is lost. Nothing was changed.
+            StorageDamaged: the old index is damaged, or a file of it is lost. It is as it was.
             OSError: a file cannot be read or written. Run it again.
         """
         has_store = self._files.is_directory(self._store)
-        if not self._files.exists(self._marker):
-            has_files = self._has_files()
+        if self._files.exists(self._marker):
+            self._report.was_interrupted = True
+        else:
+            has_files = self._has_files(has_store)
             if has_store and has_files:
                 raise ConfigurationError(
                     f"{', '.join(self._ledgers)}: there are {key_value_index.DIRECTORY_NAME} and index files, and no "
-                    "conversion was interrupted, so it is unknown which of them counts"
+                    "conversion was interrupted, so it is unknown which of them counts: move what the bookie did not "
+                    "use last to another place"
                 )
             if has_store == self._to_store or not (has_store or has_files):
                 return self._report
@@ -171,17 +198,31 @@ class Conversion:
         self._report.is_converted = True
         if has_store != self._to_store:
             self._remove_unfinished()
-            self._make_store() if self._to_store else self._make_files()
-        if self._to_store:
+            try:
+                self._make_store() if self._to_store else self._make_files()
+            except StorageDamaged:
+                self._end(store_counts=has_store)
+                raise
+        self._end(store_counts=self._to_store)
+        return self._report
+
+    def _end(self, *, store_counts: bool) -> None:
+        """Remove the index that does not count, and then the marker."""
+        if store_counts:
             self._remove_files()
         self._remove_unfinished()
         self._files.remove(self._marker)
         self._files.sync_directory(self._ledgers[0])
-        return self._report
 
-    def _has_files(self) -> bool:
-        """Return whether there are index files, or records about them."""
-        return IndexPaths(self._ledgers).has_any(self._files) or any(map(self._files.exists, self._records()))
+    def _has_files(self, has_store: bool) -> bool:
+        """Return whether there are index files or headers beside the store; without a store, or records about them."""
+        if IndexPaths(self._ledgers).has_any(self._files):
+            return True
+        if has_store:
+            # Empty records may remain of a bookie that had index files once.
+            headers = LedgerHeaders(self._files, self._ledgers, None, self._places)
+            return bool(len(headers) or headers.damage)
+        return any(map(self._files.exists, self._records()))
 
     def _records(self) -> list[str]:
         """Return the paths where records about index files may be."""
@@ -210,7 +251,11 @@ class Conversion:
         )
         with contextlib.closing(reader):
             builder = KeyValueIndexBuilder(self._files, self._ledgers, self._options, from_scratch=True)
-            self._fill(builder, reader, ledger_id_sets.union(filed, fileless.ledger_ids()))
+            try:
+                self._fill(builder, reader, ledger_id_sets.union(filed, fileless.ledger_ids()))
+            except StorageDamaged:
+                builder.close()
+                raise
 
     def _make_files(self) -> None:
         """Make the index files from the store, and then take its name from the store."""
@@ -286,10 +331,12 @@ class Conversion:
 def _print(report: ConversionReport, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(report)), flush=True)
+    elif report.was_interrupted and not report.ledgers:
+        print(f"an interrupted conversion has ended: {report.storage_class} reads the index now", flush=True)
     elif report.is_converted:
         print(
-            f"the index is of the kind that {report.storage_class} reads now: {report.ledgers} ledgers with "
-            f"{report.entries} entries. Set ledgerStorageClass to it before the next start",
+            f"{report.ledgers} ledgers with {report.entries} entries converted: {report.storage_class} reads the index "
+            "now. Start the bookie with this ledgerStorageClass",
             flush=True,
         )
     else:

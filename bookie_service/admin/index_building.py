@@ -38,6 +38,10 @@ _LOGS_OPEN_MAX = 64
 FILES_OPEN_MAX = 16
 _FILES_SYNCED_SINGLY_MAX = 128
 _READ_BYTES = 1
+_UNSYNCED_BYTES_MAX = 16 * 1024 * 1024
+"""How many bytes of positions and headers a store gets before it is synced: until then it keeps them in memory."""
+_HEADER_BYTES = 256
+"""What a header takes in memory, about."""
 PAGE_BYTES = 8192
 _REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
 _REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
@@ -195,6 +199,8 @@ class KeyValueIndexBuilder:
         self._logs = _Logs(files, directories)
         self._built: set[int] = set()
         """Ledgers whose positions were written in this run."""
+        self._unsynced_bytes = 0
+        """How many bytes were written since the last sync. Raised and reset by `_put`."""
         if from_scratch:
             # A run that was interrupted left it.
             self._remove_commit()
@@ -213,14 +219,22 @@ class KeyValueIndexBuilder:
             changed = positions != old
             entry_ids, positions = entry_ids[changed], positions[changed]
         if len(entry_ids):
-            self._index.hold([LedgerUpdate(ledger_id, None, entry_ids, positions)])
+            self._put(LedgerUpdate(ledger_id, None, entry_ids, positions))
+
+    def _put(self, update: LedgerUpdate) -> None:
+        self._index.hold([update])
+        self._unsynced_bytes += update.positions.nbytes + _HEADER_BYTES
+        if self._unsynced_bytes >= _UNSYNCED_BYTES_MAX:
+            # A new store does not count yet, and the ledgers of an old one are in limbo.
+            self._index.sync()
+            self._unsynced_bytes = 0
 
     def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
         entries = 0
         for ledger_id in sorted({*ledger_ids, *self._built}):
             nothing = np.empty(0, np.int64)
             header = header_of(ledger_id, _readable_header(self._index, ledger_id))
-            self._index.hold([LedgerUpdate(ledger_id, header, nothing, nothing)])
+            self._put(LedgerUpdate(ledger_id, header, nothing, nothing))
             entries += sum(int(np.count_nonzero(positions)) for _, positions in self._index.extents(ledger_id))
         self._index.sync()
         self.close()

@@ -12,6 +12,8 @@ import pytest
 
 from bkspark.cli import __main__ as cli
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
+from bkspark.metadata import cookies
+from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.admin import conversion
@@ -21,6 +23,7 @@ from bookie_service.formats import index as index_format
 from bookie_service.settings.configuration import configure
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
+from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import JournalOptions
@@ -29,7 +32,7 @@ from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
-from tests.bookie.folders import cut
+from tests.bookie.folders import cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 from tests.crash.audit import audit
 from tests.crash.history import History
@@ -141,14 +144,68 @@ def test_index_that_is_already_of_the_wanted_kind_is_left_alone(tmp_path: Path, 
 def test_lost_or_cut_index_file_refuses_the_conversion_and_changes_nothing(tmp_path: Path) -> None:
     """A ledger whose file is lost would be one that the new index never had: its entries would be denied."""
     options = filled(tmp_path, StorageClass.SORTED, 1)
-    path = Path(layout.current(options.ledger_directories[0]), *index_format.relative_path(5))
+    current = layout.current(options.ledger_directories[0])
+    path = Path(current, *index_format.relative_path(5))
     data = path.read_bytes()
     for size in (None, 100):
         path.unlink() if size is None else cut(path, size)
+        before = contents(tmp_path)
         with pytest.raises(StorageDamaged, match="ledger 5 is missing or too short: run --rebuild-index"):
             converted(options, StorageClass.DB)
+        assert contents(tmp_path) == before
         path.write_bytes(data)
     assert converted(options, StorageClass.DB).entries == 61
+
+
+def test_damaged_store_refuses_the_conversion_and_changes_nothing(tmp_path: Path) -> None:
+    options = filled(tmp_path, StorageClass.DB, 1)
+    for table in Path(layout.current(options.ledger_directories[0]), "positions").glob("*.sst"):
+        flip(table, 40)
+    before = contents(tmp_path)
+    with pytest.raises(StorageDamaged):
+        converted(options, StorageClass.SORTED)
+    assert contents(tmp_path) == before
+
+
+def test_header_that_turns_out_unreadable_undoes_the_conversion(tmp_path: Path) -> None:
+    options = filled(tmp_path, StorageClass.SORTED, 1)
+    path = Path(layout.current(options.ledger_directories[0]), *index_format.relative_path(6))
+    for at in index_format.LAYOUT.slots_at:
+        flip(path, at + 12)
+    before = contents(tmp_path)
+    with pytest.raises(StorageDamaged):
+        converted(options, StorageClass.DB)
+    assert contents(tmp_path) == before
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return the files that decide what a bookie serves, with their contents: no logs of RocksDB's."""
+    return {
+        str(path): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and (path.parent.name != "positions" or path.suffix == ".sst")
+    }
+
+
+def test_empty_records_beside_a_store_do_not_count(tmp_path: Path) -> None:
+    """A bookie with index files that lost all ledgers leaves them, and DbLedgerStorage starts on them."""
+    options = filled(tmp_path, StorageClass.DB, 1)
+    current = layout.current(options.ledger_directories[0])
+    IndexManifestWriter(LocalFiles(), [current]).note({})
+    assert converted(options, StorageClass.SORTED).entries == 61
+    assert_whole(with_class(options, StorageClass.SORTED))
+
+
+def test_directories_in_another_order_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where an index file is depends on the number of its directory."""
+    options = filled(tmp_path, StorageClass.SORTED)
+    cookie = Cookie("127.0.0.1:3181", tuple(options.journal_directories), tuple(options.ledger_directories))
+    for directory in options.ledger_directories:
+        Path(layout.cookie_path(directory)).write_bytes(cookies.encode(cookie))
+    swapped = replace(options, ledger_directories=options.ledger_directories[::-1])
+    assert run_command(swapped, StorageClass.DB) == 2
+    assert f"names {','.join(options.ledger_directories)}; configure these" in capfd.readouterr().err
+    assert run_command(options, StorageClass.DB) == 0
 
 
 def test_bookie_that_was_killed_is_not_converted(tmp_path: Path) -> None:
@@ -177,6 +234,7 @@ def test_command_converts_and_says_what_it_did(tmp_path: Path, capfd: pytest.Cap
     assert json.loads(capfd.readouterr().out) == {
         "storage_class": "DbLedgerStorage",
         "is_converted": True,
+        "was_interrupted": False,
         "ledgers": 3,
         "entries": 61,
     }

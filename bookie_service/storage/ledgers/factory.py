@@ -53,7 +53,8 @@ def check_written_by(
     if there may be parts of both kinds."""
     if _is_seen(files, path := os.path.join(directories[0], layout.CONVERSION_NAME)):
         raise ConfigurationError(
-            f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again"
+            f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again, or with "
+            "ledgerStorageClass as it was, to undo it"
         )
     if storage_class is StorageClass.DB:
         fileless = LedgerHeaders(files, directories, None, places)
