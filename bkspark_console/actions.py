@@ -30,7 +30,7 @@ class ConsoleRecord:
     at_ms: int
     """When it was requested, in ms since 1970."""
     who: str
-    """The user."""
+    """The name that the user logged in with."""
     bookie: str
     """The bookie that was asked."""
     change: str

@@ -111,6 +111,37 @@ def test_a_field_without_a_meaning_is_found(tmp_path: Path, docstring: str, body
     assert names == found
 
 
+TWO = "class C(B):\n    'A class.'\n    room: int\n    other: int"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("class C:\n    'The only one.'\n    room: int", []),
+        ("class C:\n    room: int", ["room"]),
+        (TWO, ["room", "other"]),
+        ("class B:\n    room: int\n    'Bytes.'\n" + TWO, ["other"]),
+        ("class B:\n    'room: bytes that are free.'\n    room: int\n" + TWO, ["other"]),
+        ("class B:\n    'A base.'\n    room: int\n" + TWO, ["room", "other"]),
+    ],
+    ids=["only field", "without docstring", "two fields", "line in base", "docstring of base", "base says nothing"],
+)
+def test_only_field_and_base_class_explain_a_field(tmp_path: Path, source: str, found: list[str]) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text(source)
+    names = [line.rpartition(".")[2] for line in unexplained_fields(tmp_path, ["package"], set())]
+    assert names == found
+
+
+def test_glossary_explains_names_in_its_columns_of_names_alone(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "glossary.md").write_text(
+        "`prose`\n\n| Term | Meaning | In code |\n|---|---|---|\n| `term` | has `meaning` | `entry_id`, `Slot` |\n\n"
+        "| Fields | Meaning |\n|---|---|\n| `path`, `fd` | of `file` |\n"
+    )
+    assert glossary_terms(tmp_path) == {"entry_id", "path", "fd"}
+
+
 def test_methods_do_more_than_raise() -> None:
     """A method that only raises shows that its class has an interface which is not its own."""
     assert raising_methods(ROOT, PACKAGES) == []

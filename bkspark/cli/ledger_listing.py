@@ -66,11 +66,13 @@ async def _list(client: Client, arguments: argparse.Namespace, output: _Output) 
 
 
 class _Listing:
-    """Reads the ledgers in order, a page at a time. Only sorting by size or age without a limit keeps all of them."""
+    """Reads the ledgers of the cluster of `client` in order, a page at a time.
+
+    Only sorting by size or age without a limit keeps all of them.
+    """
 
     def __init__(self, client: Cluster, arguments: argparse.Namespace) -> None:
         self._client = client
-        """The cluster."""
         self._arguments = arguments
         """What to list: the options of `ledger list`."""
         self.count = 0

@@ -17,10 +17,9 @@ LEDGERS_MIN = 3
 
 @dataclass(frozen=True, slots=True)
 class BookieRow:
-    """A bookie: rates a second since the last look, times in ms; None: not known."""
+    """The bookie `id`: rates a second since the last look, times in ms; None: not known."""
 
     id: str
-    """The bookie's id."""
     state: str
     """"available", "readonly" or "down"."""
     adds: float | None = None
@@ -28,7 +27,7 @@ class BookieRow:
     bytes: float | None = None
     reads: float | None = None
     add_p99: float | None = None
-    """99 of 100 adds took less; so do `read_p99` and `fsync_p99` say of reads and syncs of the journal."""
+    """99 of 100 adds took less. `read_p99`, `fsync_p99`: the same of reads and of syncs of the journal."""
     read_p99: float | None = None
     fsync_p99: float | None = None
     disk: float | None = None
@@ -36,6 +35,7 @@ class BookieRow:
     queue: float | None = None
     """Adds that wait for the journal."""
     version: str | None = None
+    """The version of its software."""
     problem: str = ""
     """Why nothing is known of it; "": nothing prevents it."""
 

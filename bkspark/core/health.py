@@ -49,14 +49,13 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
-    """What is known of a bookie.
+    """What is known of the bookie `id`.
 
     problem: why it does not answer, "" if it does. free_bytes, total_bytes: of its disks, None if not known. reason:
     why it is read-only, "" if it does not say why; Apache's bookies never do.
     """
 
     id: str
-    """The bookie's id."""
     state: str
     """AVAILABLE, READ_ONLY or DOWN, as registered."""
     problem: str = ""

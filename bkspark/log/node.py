@@ -36,6 +36,7 @@ class NodeMembers:
                 f"it has version {members['version']!r}, this bkspark reads {version_max}: use a newer one"
             )
         self.version: int = members["version"]
+        """The version of the node's form."""
         self.members = members
 
     def error(self, reason: str) -> MetadataFormat:

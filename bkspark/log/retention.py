@@ -42,6 +42,8 @@ AGE_MS_MAX = 10**13
 class Retention:
     """The limits of what a log keeps; None means no limit.
 
+    age_ms: how long it keeps its ledgers. bytes: how many bytes of them it keeps.
+
     Raises:
         ConfigurationError: a limit is out of bounds.
     """

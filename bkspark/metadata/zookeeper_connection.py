@@ -110,6 +110,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         self._on_ready = setup.on_ready
         """Called from kazoo's thread, after the login."""
         self._on_failure = setup.on_failure
+        """Called when an attempt to connect has failed."""
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         """Connect, log in and return kazoo's time limits, in ms. Called by kazoo for each attempt."""

@@ -152,6 +152,7 @@ class GssapiClient:
         """The package, which is optional and loaded late."""
         self._name = name
         self._store = store
+        """Where the credentials are: a table of files and caches, as the package takes it; empty: its default."""
         self._host = host
         self._service = service
         """The first part of the bookie's principal, `service/host@REALM`."""

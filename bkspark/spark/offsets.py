@@ -34,6 +34,7 @@ class LogOffset:
 
     log: str
     log_id: str
+    """The token in the log's head: another log of this name has another one."""
     position: Position
 
     @property

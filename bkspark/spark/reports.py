@@ -21,15 +21,15 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True)
 class LogResult:
-    """The output of an attempt for one of many logs; the fields are as in `AttemptResult`."""
+    """The output of an attempt for one of many logs, whose name is `log`.
+
+    `ledgers`, `entries`, `rows`, `schema`: as in `AttemptResult`, of this log alone.
+    """
 
     log: str
-    """The name of the log."""
     ledgers: tuple[SegmentFacts, ...]
-    """This, entries and schema have the meaning that they have in `AttemptResult`."""
     entries: EntryBatch | None = field(default=None, repr=False)
     rows: int = 0
-    """How many rows the log got."""
     schema: str | None = None
 
 

@@ -38,6 +38,7 @@ class Looking(Protocol):
     client: Client
     options: SourceOptions
     now_ms: int
+    """The time to which relative times refer, in ms since 1970."""
 
     async def store(self) -> PulsarStore: ...
     def owner_of(self, ledger_id: int) -> TopicName | None: ...

@@ -177,6 +177,7 @@ class TopicPlanner:
         self.is_stream = is_stream
         """Whether the plan is for a streaming query. Constant."""
         self.now_ms = reference_ms(options)
+        """The time to which relative times of the options refer, in ms since 1970. Constant."""
         self._lists = TopicLists() if lists is None else lists
         self._store: PulsarStore | None = None
         """None before the first look. Set once."""

@@ -62,6 +62,7 @@ class LimboCheck:
     ) -> None:
         """`reads_per_s`: rate of metadata reads. `flush()` returns when earlier changes are durable, if they can be."""
         self._store = store
+        """The storage of the bookie's ledgers."""
         self._metadata_view = metadata_view
         self._interval_s = interval_s
         self._reads_per_s = reads_per_s

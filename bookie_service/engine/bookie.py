@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class Bookie:
-    """Serves runs of requests. Journals and checkpoints report to `on_durable` and `on_checkpoint_done`."""
+    """Serves requests from a `store`. Journals and checkpoints report to `on_durable` and `on_checkpoint_done`."""
 
     def __init__(
         self,

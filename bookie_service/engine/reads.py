@@ -102,7 +102,7 @@ class View:
         self.ledger = store.ledger
         """Returns a ledger, or None if this bookie certainly never had it; raises StorageDamaged, OSError."""
         self.absent = store.absent
-        """See `LedgerStorage`, as for the two below."""
+        """Returns which of some ledgers this bookie certainly never had; of the others only `ledger` can decide."""
         self.waiting_entries = store.waiting_entries
         """Returns the entries of a ledger that are not in the index yet."""
         self.index_view = store.index.view

@@ -89,6 +89,7 @@ class LogHeader:
     """The contents of a log's header. `checksum_ok` None: Apache wrote it, without a checksum."""
 
     version: int
+    """The version of the file's format."""
     map_offset: int
     """Where the ledgers map begins; 0: there is none."""
     map_ledgers: int

@@ -64,7 +64,7 @@ class CollectionStatus:
     last_report: PassReport = field(default_factory=PassReport)
     """What the last pass did."""
     is_suspended: bool = False
-    """Whether an operator suspended all passes. Those below: one kind of compaction alone."""
+    """Whether an operator suspended all passes."""
     is_minor_suspended: bool = False
     """Whether an operator suspended minor compactions; `is_major_suspended`: major ones."""
     is_major_suspended: bool = False

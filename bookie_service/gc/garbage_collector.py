@@ -119,6 +119,7 @@ class GarbageCollector:
             copies_at_once: how many logs, of different ledger directories, compaction copies at the same time.
         """
         self._store = store
+        """The storage of the bookie's ledgers."""
         self._compactor = compactor
         self._metadata_view = metadata_view
         self._options = options

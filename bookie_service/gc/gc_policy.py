@@ -48,7 +48,7 @@ OFF = CompactionLevel(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class LogUsage:
-    """`live_bytes`: how many of the `log_bytes` of a log belong to ledgers that still exist."""
+    """`live_bytes`: how many of the `log_bytes` of entry log `log_id` belong to ledgers that still exist."""
 
     log_id: int
     log_bytes: int

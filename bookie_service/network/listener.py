@@ -42,6 +42,7 @@ class Listener:
         self._socket = listening
         self._on_accepted = on_accepted
         self._on_failure = on_failure
+        """Called with an error of our own, which ends the process."""
         self._take_turn = take_turn
         self._is_watched = False
         """Whether the event loop reports that connections wait. A socket with waiting connections is always ready: the

@@ -63,6 +63,7 @@ class LocalReadServer:
         if sys.platform != "linux":
             raise OSError(f"{sys.platform} has no abstract sockets")
         self._store = store
+        """The storage of the bookie's ledgers."""
         self._bookie_id = bookie_id
         self._address = socket.inet_aton(served[0])
         self._files = ReadOnlyFiles()

@@ -72,15 +72,14 @@ class DirectoryUsage:
 
 @dataclass(frozen=True, slots=True)
 class BookieState:
-    """The state of a bookie at one moment.
+    """The state of the bookie `id` at one moment.
 
-    phase: starting, serving or stopping. reason: why the bookie is read-only; "": it is not. set_by_operator: an
-    operator made it read-only. plan: maintenance, drain or quarantine; "": there is none. limbo_ledgers: how many
-    ledgers may have lost entries here. log_level: of the process.
+    version: of bkspark. phase: starting, serving or stopping. reason: why the bookie is read-only; "": it is not.
+    set_by_operator: an operator made it read-only. plan: maintenance, drain or quarantine; "": there is none.
+    limbo_ledgers: how many ledgers may have lost entries here. log_level: of the process.
     """
 
     id: str
-    """The bookie's id."""
     version: str
     pid: int
     """The process, and when it started: `started_ms`, since 1970."""

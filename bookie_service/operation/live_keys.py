@@ -41,7 +41,7 @@ class Reloaded:
     changed: Mapping[str, tuple[str, str]]
     """The old and the new value of each."""
     need_restart: tuple[str, ...]
-    """Their names."""
+    """The names of the other keys that changed."""
 
 
 class LiveKeys:

@@ -122,11 +122,12 @@ async def repair_ledger(cluster: RepairedCluster, ledger_id: int, options: AutoR
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """Ledgers that a move leaves where they are: open ones, and those whose repair fails again and again."""
+    """Which ledgers a move leaves where they are."""
 
     open: bool = False
+    """Whether it leaves open ones."""
     failing: bool = False
-    """Whether the second kind is left."""
+    """Whether it leaves those whose repair fails again and again."""
 
 
 NO_SKIPS = Skips()

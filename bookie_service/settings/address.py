@@ -33,10 +33,9 @@ class _NoAddress(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class BoundAddress:
-    """A bound socket that does not listen yet, the advertised address, and the bookie's id."""
+    """A bound socket (`listener`) that does not listen yet, the advertised address, and the bookie's id."""
 
     listener: socket.socket
-    """The socket."""
     host: str
     port: int
     bookie_id: str

@@ -50,7 +50,7 @@ class HttpOptions:
     port: int = bounded(8080, 0, PORT_MAX)
     serves_metrics: bool = False
     metrics_host: str = THIS_HOST
-    """Where the metrics have a port of their own: `metrics_port`."""
+    """The address at which the metrics are served if they have a port of their own, which is `metrics_port`."""
     metrics_port: int = bounded(8000, 0, PORT_MAX)
     limits: HttpLimits = field(default_factory=HttpLimits)
     access_file: str | None = None

@@ -183,7 +183,7 @@ def test_verbs_about_a_lost_bookie_then_about_files_then_about_a_cluster_without
     for twin in twins:
         stop_bookies(twin)
     found += differences(*twins, FILES)
-    # Ours converts no index that was rebuilt before its bookie has run.
+    # Our verb refuses a rebuilt index until its bookie has run.
     rebuilt = twins[1].cluster.ours[0]
     rebuilt.restart()
     rebuilt.stop()

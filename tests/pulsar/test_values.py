@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import struct
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.avro import arrow_of_avro
 from bkspark.pulsar.schemas import Schema
-from bkspark.pulsar.values import decoder_of
+from bkspark.pulsar.values import decoder_of, key_value_decoder
 from tests.pulsar.native_schemas import native
 
 
@@ -141,9 +143,6 @@ RICH = {
 
 def test_unions_decimals_maps_and_times_of_avro_come_out_as_they_were_written() -> None:
     fastavro = pytest.importorskip("fastavro")
-    import io
-    from decimal import Decimal
-
     record = {"u": "x", "d": Decimal("1.25"), "m": {"a": 1}, "t": [1_500_000], "day": 365, "raw": b"\xff"}
     plain = json.loads(json.dumps(RICH))
     for field in plain["fields"][3:5]:
@@ -225,16 +224,12 @@ def test_times_before_1970_are_those_before_and_not_after(kind: str, stored: byt
     "payload", [b"", struct.pack(">i", 5), struct.pack(">i", -2), struct.pack(">ii", -1, -1) + b"x"]
 )
 def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
-    from bkspark.pulsar.values import key_value_decoder
-
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "STRING"))
     with pytest.raises(ValueError):
         key_value_decoder(schema, schema)(pa.array([payload]), pa.array([None], pa.binary()))
 
 
 def test_empty_part_of_a_key_value_is_empty_and_one_of_size_minus_one_is_null() -> None:
-    from bkspark.pulsar.values import key_value_decoder
-
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "BYTES"))
     payloads = [
         struct.pack(">ii", 0, 0),
@@ -254,8 +249,6 @@ def test_part_of_a_key_value_of_another_type_is_not_taken_for_one_of_the_newest(
     written: tuple[str, str], newest: tuple[str, str]
 ) -> None:
     """The number of ms would be one of µs, or of ns."""
-    from bkspark.pulsar.values import key_value_decoder
-
     old, new = (
         Schema(version, "KEY_VALUE", b"", {}, Schema(version, key), Schema(version, value))
         for version, (key, value) in enumerate((written, newest))

@@ -23,6 +23,6 @@ def leaf(authority: Authority) -> Leaf:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let few turns pass while an AUTH message waits for START_TLS."""
+    """Let the bookie wait for START_TLS for a moment only."""
     monkeypatch.setattr(gate, "START_TLS_WAIT_S", 0.01)
     monkeypatch.setattr(gate, "REQUIRED_START_TLS_WAIT_S", 0.01)

@@ -15,6 +15,7 @@ from tests.pulsar.entries import PUBLISHED_MS
 from tests.pulsar.generated import TopicAuthor
 from tests.pulsar.slow_reader import Malformed, Row, SlowReader
 from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_reads import rows_of
 
 pytestmark = pytest.mark.cluster
 
@@ -151,8 +152,6 @@ def test_reads_between_random_positions_are_what_a_slow_reader_gives(topic: Stor
 
 @pytest.mark.long(reason="more seeds of an ordinary test")
 def test_reads_between_many_random_positions_are_what_a_slow_reader_gives(client: Client, cluster: object) -> None:
-    from tests.spark.topic_reads import rows_of
-
     for seed in range(100, 160):
         topic = StoredTopic(client, f"public/default/positions-{seed}")
         compare(topic, lambda *a, topic=topic, **o: rows_of(cluster.uri, topic.name, *a, **o), seed, 20)

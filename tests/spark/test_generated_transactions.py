@@ -105,10 +105,15 @@ class TopicOfTransactions:
         return found
 
     @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return len(self._entries)
+
+    @property
     def confirmed(self) -> int:
         """How many entries are confirmed: an entry of the open ledger confirms the one before it."""
         assert self.topic.writer is not None
-        return len(self._entries) - (1 if self.topic.writer.last_entry >= 0 else 0)
+        return self.count - (1 if self.topic.writer.last_entry >= 0 else 0)
 
 
 @pytest.fixture
@@ -154,7 +159,7 @@ def follow(cluster: Cluster, topic: StoredTopic, seed: int) -> None:
     topic.roll()
     while trigger():
         pass
-    assert given == found.shown(len(found._entries)), f"seed {seed}"
+    assert given == found.shown(found.count), f"seed {seed}"
     assert given[-1] == b"end"
 
 

@@ -3,9 +3,14 @@
 A field says what it is by one of these:
 
 * a string after its assignment;
-* its name, with or without its unit, in the docstring of the class or of `__init__`, or in that of a base class;
+* its name in the docstring of the class or of `__init__`, or in the string after another field. Any mention counts: as
+  a word of a sentence, without its unit, in the singular, or by the parameter that it is made of. That the sentence
+  explains the field is for its reader to see;
+* one of these two in a direct base class;
+* the docstring of the class, if it is the only field;
 * its type: `_registry: BookieRegistry` needs no line, because the type has its own docstring;
-* the glossary, if its name is there: `ledger_id` is the same everywhere.
+* the glossary, if its name or its singular is in a column "In code", "Fields" or "Name": `ledger_id` is the same
+  everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ ELSEWHERE = {
 
 _UNITS = re.compile(r"_(bytes|ms|ns|s)$")
 _WORD = re.compile(r"[A-Za-z_]+")
-_NAME_IN_GLOSSARY = re.compile(r"`([a-z_]+)`")
+_NAME = re.compile(r"`([a-z_]+)`")
+_COLUMNS_OF_NAMES = ("In code", "Fields", "Name")
 
 
 @dataclass(frozen=True)
@@ -56,25 +62,37 @@ def unexplained_fields(root: Path, packages: Sequence[str], terms: set[str]) -> 
         for node in nodes_of(path)
         if isinstance(node, ast.ClassDef) and node.name not in ELSEWHERE
     ]
-    documented = {node.name: {field.name for field in _fields(node) if field.has_text} for _, node in classes}
+    documented = {node.name: _documented(node) for _, node in classes}
     found = []
     for path, node in classes:
         fields = _fields(node)
         known = terms.union(*(documented.get(ast.unparse(base), set()) for base in node.bases))
         if len(fields) == 1 and ast.get_docstring(node):
             continue
-        text = _texts(node)
+        own = _documented(node)
         found += [
             f"{path}:{field.line}: {node.name}.{field.name}"
             for field in fields
-            if not (field.has_text or _is_term(field.name, known) or _is_in(field, text) or _is_type(field))
+            if not (field.name in own or _is_term(field.name, known) or _is_type(field))
         ]
     return found
 
 
 def glossary_terms(root: Path) -> set[str]:
-    """Return the names of code that the glossary explains."""
-    return set(_NAME_IN_GLOSSARY.findall((root / GLOSSARY).read_text()))
+    """Return the names of code that the glossary explains: those in some columns of its tables."""
+    found: set[str] = set()
+    head: list[str] = []
+    for line in (root / GLOSSARY).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        head = (head or cells) if cells else []
+        found.update(*(_NAME.findall(cell) for title, cell in zip(head, cells) if title in _COLUMNS_OF_NAMES))
+    return found
+
+
+def _documented(node: ast.ClassDef) -> set[str]:
+    """Return the fields that a text in the class explains or mentions."""
+    text = _texts(node)
+    return {field.name for field in _fields(node) if field.has_text or _is_in(field, text)}
 
 
 def _fields(node: ast.ClassDef) -> list[_Field]:

@@ -39,14 +39,13 @@ class MalformedMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Rows:
-    """Decoded rows: one array for each column, and for each row the index of its entry in the batch.
+    """`count` decoded rows: one array for each column, and for each row the index of its entry in the batch.
 
     `entry_of_row` returns that int64 array, on demand; None if row i comes from entry i.
     """
 
     columns: list[pa.Array]
     count: int
-    """How many rows there are."""
     entry_of_row: Callable[[], np.ndarray] | None = None
 
 

@@ -272,6 +272,8 @@ def _object_of(payload: bytes, unpack: Callable[[bytes], Any], *, is_json: bool)
         row = unpack(payload)
         if is_json:
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, as "\\ud800", is not text
+    except RecursionError:
+        raise ValueError("an entry has objects or arrays that nest too deeply") from None
     except _MALFORMED as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     if type(row) is not dict and (is_json or type(row) is not list):

@@ -94,6 +94,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 class _Places:
     """Where a type has strings: itself, members of a struct, or the elements of a list or values of a map.
 
+    is_text: the type is a string. element: the elements of a list or values of a map.
     pair: the elements of a map that is an array of [key, value], of which `second` is the value.
     """
 

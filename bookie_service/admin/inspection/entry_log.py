@@ -58,6 +58,7 @@ class _EntryLog:
         self._file = file
         self._path = file.path
         self._log_id = log_id
+        """The log's number, which is also in its header and its name."""
         self._verifier = verifier
         self._size = file.size()
         """Bytes of the file when it was opened. Constant."""

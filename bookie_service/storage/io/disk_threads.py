@@ -88,8 +88,9 @@ class DiskThreads:
 
     def __init__(self, directories: Sequence[str], stall_s: float = STALL_S) -> None:
         self.waits = True
-        """As in `DiskWork`, as is `stall_s`. Set by the bookie when it serves, and when it stops."""
+        """As in `DiskWork`. Set by the bookie when it serves, and when it stops."""
         self.stall_s = stall_s
+        """How long `run` waits for a disk, which is late then, unless it waits without a limit."""
         self._directories = directories
         """The directories, in the order in which callers number them."""
         self._queues: list[queue.Queue[tuple[Callable[[], Any], Future[Any]] | None]] = [

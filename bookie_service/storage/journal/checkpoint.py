@@ -181,6 +181,7 @@ class CheckpointThread:
         `on_failure(error)`: the thread has ended.
         """
         self._store = store
+        """The storage of the bookie's ledgers."""
         self._marks = marks
         self._journals = journals
         self._on_done = on_done

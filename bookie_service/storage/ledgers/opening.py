@@ -49,6 +49,7 @@ class Storage:
     """
 
     store: LedgerStorage
+    """The storage of the bookie's ledgers, which uses the parts below."""
     marks: Marks
     journals: Sequence[Journal]
     compactor: Compactor

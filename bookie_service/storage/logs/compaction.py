@@ -72,7 +72,10 @@ class CompactionBlocked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The contents of a log: ledger_ids[i] has ledger_bytes[i] bytes of records; `log_bytes` precede its map."""
+    """The contents of entry log `log_id`, of which `log_bytes` precede its map.
+
+    ledger_ids[i] has ledger_bytes[i] bytes of records.
+    """
 
     log_id: int
     log_bytes: int

@@ -38,8 +38,9 @@ class LogWindow:
 
 
 class LogScan:
-    """Iterates over the items of one log. Afterwards `end` is the offset of the first bytes that are not an item.
+    """Iterates over the items of entry log `log_id`.
 
+    Afterwards `end` is the offset of the first bytes that are not an item.
     `ledgers_map`: (ledger ids, bytes), if the log has a whole map; iteration then stops before the map.
     """
 

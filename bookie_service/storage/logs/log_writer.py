@@ -16,7 +16,7 @@ _RESERVE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class EntryLogWriter:
-    """Appends records to one log, and counts the bytes of each ledger. For one thread.
+    """Appends records to entry log `log_id`, and counts the bytes of each ledger. For one thread.
 
     After an OSError the end of the log is unknown, and the writer must not be used again.
     """
