@@ -154,7 +154,8 @@ class AttemptStore:
             ledger_id = min(missing)
             raise DataLoss(
                 f"ledger {ledger_id} is not pending for log {name}: it is published already, or its attempt was given "
-                f"up by an abort, or by a vacuum that regarded it as dead, and its data is gone: run the job again",
+                f"up by an abort, or by a vacuum that regarded it as dead, and its data is gone: read the log first; "
+                f"if its rows are not there, run the job again",
                 ledger_id=ledger_id,
             )
 

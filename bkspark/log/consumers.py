@@ -29,7 +29,7 @@ from bkspark.log.positions import Position
 from bkspark.log.reading import OpenListed
 from bkspark.log.retention import CONSUMERS, Consumer, decode_consumer, encode_consumer, is_consumer_name
 from bkspark.log.snapshot import LogSegment, LogSnapshot
-from bkspark.metadata.tree import ANY_VERSION, Create, Operation, Set
+from bkspark.metadata.tree import Create, Operation, Set
 
 CONSUMERS_MAX = 1_000
 """Registered readers of one log, at most: each change that removes ledgers reads all of them."""
@@ -156,21 +156,6 @@ class ConsumerStore:
             with contextlib.suppress(MetadataVersion):
                 return await change(stored)
         raise MetadataError(f"consumer {consumer.name} of log {log} was changed repeatedly meanwhile: try again later")
-
-    async def expired(self, log: str, consumers: Sequence[Consumer], now_ms: int) -> list[Consumer]:
-        """Return those of a log's readers whose registrations have ended.
-
-        The clock of this process may be ahead. If it says that a registration has ended, a write of the folder, which
-        changes nothing, returns the metadata store's time.
-
-        Args:
-            now_ms: by the clock of this process.
-        """
-        seeming = [each for each in consumers if each.is_expired(now_ms)]
-        if not seeming:
-            return []
-        stat = await self._heads.tree.set(f"{log_path(log)}/{CONSUMERS}", b"", ANY_VERSION)
-        return [each for each in seeming if each.is_expired(stat.mtime_ms)]
 
     async def remove(self, log: str, name: str) -> bool:
         """End a registration; return whether there was one."""

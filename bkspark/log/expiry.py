@@ -69,8 +69,7 @@ class Expiry:
             return None
         # Read after the head: a reader that registers later moves the head's version.
         consumers = await self.store.consumers.all(self.name)
-        expired = await self.store.consumers.expired(self.name, consumers, now_ms)
-        living = [each for each in consumers if each not in expired]
+        living = [each for each in consumers if not each.is_expired(now_ms)]
         first = first_kept(
             wanted,
             first_ordinal=head.first_ordinal,
@@ -80,7 +79,9 @@ class Expiry:
         )
         if first == head.first_ordinal:
             return None
-        unchanged = [Check(consumer_path(self.name, each.name), each.version) for each in expired]
+        unchanged = [
+            Check(consumer_path(self.name, each.name), each.version) for each in consumers if each.is_expired(now_ms)
+        ]
         return Cut(await reading.end_before(self._open_listed, snapshot, first), first, unchanged)
 
     async def _open_listed(self, listed: LogSegment) -> LedgerReader | None:

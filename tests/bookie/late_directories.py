@@ -32,5 +32,8 @@ class LateInTurn(InTurn):
         """Do what is late; nothing is late any more."""
         self.late.clear()
         for task, future in self._waiting:
-            future.set_result(task())
+            try:
+                future.set_result(task())
+            except OSError as error:
+                future.set_exception(error)
         self._waiting.clear()

@@ -187,6 +187,25 @@ def test_removal_does_not_wait_for_a_disk_that_is_late(directories: list[str], l
     it.index.close()
 
 
+def test_late_sync_of_a_removal_that_fails_without_its_disk_is_an_error_of_the_next_removal(
+    directories: list[str],
+) -> None:
+    it = Indexed(directories)
+    it.index.hold(update(each, 0, [7], generation=1) for each in (3, 4, 6))
+    it.index.sync()
+    for each in (3, 4, 6):
+        it.index.remove(each)
+    it.disks.late = {1}
+    it.index.sync_removed([4])
+    it.files.fault, it.files.code = at("b", "sync_directory"), errno.EACCES
+    it.disks.finish()
+    it.files.fault = None
+    with pytest.raises(PermissionError):
+        it.index.sync_removed([3])
+    it.index.sync_removed([6])
+    it.index.close()
+
+
 def test_positions_that_memory_let_go_of_are_not_in_doubt_after_a_sync(directories: list[str]) -> None:
     it = Indexed(directories, EVICTING)
     for ledger_id in (3, 6, 9):  # all of directory a

@@ -147,24 +147,6 @@ def test_ledger_is_needed_until_a_registered_reader_has_read_its_last_entry(entr
     test()
 
 
-@pytest.mark.parametrize(("written_ago_ms", "expired"), [(9_999, 0), (10_000, 1)])
-def test_registration_ends_by_the_clock_of_the_metadata_store_alone(written_ago_ms: int, expired: int) -> None:
-    """retention.py: an expiry whose own clock is an hour ahead removes nothing that a registered reader needs."""
-
-    @in_world
-    async def test(world: World) -> None:
-        ids = [await world.publish(at) for at in (1000, 2000)]
-        await world.store.set_retention("x", Retention(1, None))
-        world.server.now_ms = 3000
-        await world.store.consumers.register("x", "etl", Position(0, ids[0], 0), 10_000)
-        world.server.now_ms = 3000 + written_ago_ms
-        world.now_ms = world.server.now_ms + 3_600_000
-        assert await world.expiry.now() == expired
-        assert world.deleted == ids[:expired]
-
-    test()
-
-
 class StallingTree(MemoryTree):
     """A session that stalls before its first transaction, until `then` has run."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.errors import DataLoss, LogExists, MetadataError, MetadataFormat
 from bkspark.log.consumers import ConsumerRegistration
-from bkspark.log.formats import TAIL_LEDGERS_MAX, SegmentFacts, SegmentOwner, log_path
+from bkspark.log.formats import TAIL_LEDGERS_MAX, SegmentFacts, SegmentOwner, encode_pending, log_path
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.routing import Part, RoutedCommits
@@ -23,11 +22,12 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
-from tests.log.world import JOB, InterruptedTree, OutageTree, World, closed, everything, in_world, slice_of
+from tests.log.world import JOB, OutageTree, PrecededTree, World, closed, everything, in_world, slice_of
 
 URI = "zk://127.0.0.1:2181/ledgers"
 WRITER, OTHER = "a" * 16, "b" * 16
 SHARER = SegmentOwner("query", "q1")
+_ids = itertools.count(10_000)
 
 
 async def listed(world: World) -> list[tuple[int, int, int | None]]:
@@ -64,7 +64,7 @@ def test_entries_that_a_slice_grew_by_stay_when_the_log_is_truncated_at_its_earl
 async def test_attempt_is_registered_for_the_log_that_was_created_again_meanwhile(world: World) -> None:
     """Its place in the list of the former log would hide that it is listed in the new one, and it would be deleted."""
     await world.publish(*range(3))
-    late = LogStore(InterruptedTree(world.server, partial(create_again, world)), "/ledgers")
+    late = LogStore(PrecededTree(world.server, partial(create_again, world)), "/ledgers")
     await late.attempts.add("x", 9, SHARER)
     await world.store.append_ledgers("x", [slice_of(9, 0, 9)], shared=[9])
     assert await world.store.attempts.condemn("x", everything) == []
@@ -111,8 +111,9 @@ async def test_log_is_deleted_although_a_reader_ends_its_registration_meanwhile(
     consumers = world.store.consumers
     await consumers.register("x", "etl", BEGINNING, 60_000)
     await world.publish(1)
-    store = LogStore(EndingTree(world.server, partial(consumers.remove, "x", "etl")), "/ledgers")
-    assert await store.delete("x", world.delete, closed=[])
+    tree = EndingTree(world.server, partial(consumers.remove, "x", "etl"))
+    assert await LogStore(tree, "/ledgers").delete("x", world.delete, closed=[])
+    assert tree.has_acted
     assert await world.store.names() == []
 
 
@@ -122,6 +123,10 @@ class EndingTree(MemoryTree):
     def __init__(self, server: MemoryStore, end: Callable[[], Awaitable[object]]) -> None:
         super().__init__(server, session_id=1_007, timeout_s=10.0)
         self._end: Callable[[], Awaitable[object]] | None = end
+
+    @property
+    def has_acted(self) -> bool:
+        return self._end is None
 
     async def children(self, path: str) -> list[str]:
         found = await super().children(path)
@@ -150,9 +155,6 @@ async def test_page_of_the_list_that_was_removed_by_hand_is_an_error_that_names_
         with pytest.raises(MetadataFormat, match=f"{page.name} does not exist, although the log names it"):
             await snapshot.ledgers()
         await world.publish(next(_ids))
-
-
-_ids = itertools.count(10_000)
 
 
 async def nothing_open(log: str) -> list[int]:
@@ -191,12 +193,11 @@ def test_change_of_a_log_that_another_process_truncates_meanwhile_is_decided_aga
         async def truncate() -> None:
             assert await world.store.truncate("x", Position(count, 1_000, 1), at_ledger_end=False, closed=[]) == count
 
-        store = LogStore(TruncatedTree(world.server, truncate), "/ledgers")
+        tree = TruncatedTree(world.server, truncate)
+        store = LogStore(tree, "/ledgers")
         if change == "condemn":
             await world.store.attempts.add("x", 2_002, JOB)
-            path = f"{log_path('x')}/pending/2002"
-            data = (await world.server.session().get(path))[0].replace(b'"since":202', b'"since":0')
-            await world.server.session().set(path, data, -1)
+            await world.server.session().set(f"{log_path('x')}/pending/2002", encode_pending(JOB, 0), -1)
             assert await store.attempts.condemn("x", lambda each, _: each.ledger_id == 2_002) == [2_002]
         elif change == "overwrite":
             outcome = await store.replace_ledgers("x", closed(2_000), closed=[])
@@ -212,6 +213,7 @@ def test_change_of_a_log_that_another_process_truncates_meanwhile_is_decided_aga
         else:
             assert await store.delete("x", world.delete, closed=[])
             assert await world.store.names() == []
+        assert tree.has_acted
 
     test()
 
@@ -268,7 +270,7 @@ def test_ledgers_that_are_published_again_after_an_unknown_outcome_are_in_the_lo
 
         with pytest.raises(MetadataError, match="whether the change took effect is unknown"):
             await publish()
-        with contextlib.suppress(DataLoss):
+        with pytest.raises(DataLoss, match=r"published already.*: read the log first"):
             await publish()
         await world.store.attempts.sweep("x", world.delete)
         assert sorted(set(await world.ids()) - {5_000}) == list(ids)

@@ -97,7 +97,7 @@ class RacingTree(MemoryTree):
             raise MetadataError("the connection to the metadata store was lost")
 
 
-class InterruptedTree(MemoryTree):
+class PrecededTree(MemoryTree):
     """A session before whose next transaction another process does something."""
 
     def __init__(self, server: MemoryStore, first: Callable[[], Awaitable[object]]) -> None:

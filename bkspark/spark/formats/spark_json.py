@@ -99,8 +99,10 @@ class _Places:
     """
 
     is_text: bool = False
+    """Whether the type is a string."""
     members: Mapping[str, _Places] = field(default_factory=dict)
     element: _Places | None = None
+    """The places of each element of a list, or of each value of a map."""
     pair: _Places | None = None
     second: _Places | None = None
 
