@@ -462,6 +462,7 @@ class _Pairs:
     def __init__(self, writer: Any, reader: Any) -> None:
         self._schemas = writer, reader
         self._named = [{each["name"]: each for each in _within(avro) if _defines(each)} for avro in (writer, reader)]
+        """The named types of each schema, by name. Constant."""
 
     def all(self) -> Iterator[_Pair]:
         return self._below(("", *self._schemas))

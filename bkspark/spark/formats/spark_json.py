@@ -92,7 +92,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where a type has strings: itself, members of a struct, or the elements of a list or values of a map.
+    """Where a type has strings: itself (`is_text`), members of a struct, or each `element` of a list or value of a map.
 
     pair: the elements of a map that is an array of [key, value], of which `second` is the value.
     """
