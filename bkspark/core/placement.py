@@ -41,6 +41,8 @@ RANDOM_STEPS_MAX = 1_000
 COMBINATIONS_MAX = 4096
 """Limit of the combinations of replacements that are compared; if there are more, slots are replaced group by group."""
 
+RANGE_BITS_MAX = 63
+"""Bits of the number of ways from which one is drawn: Python counts no longer range."""
 
 _T = TypeVar("_T")
 
@@ -255,8 +257,11 @@ def _best_places(
                 found.append((*places, last))
     ways = [_ways(places, left) for places in found]
     ends, divisor = list(itertools.accumulate(ways)), math.gcd(*ways)
-    (drawn,) = random.sample(range(ends[-1] // divisor), 1)
-    return found[bisect_right(ends, drawn * divisor)]
+    total = ends[-1] // divisor
+    # The lowest bits of so large a number hardly change what is chosen.
+    shift = max(0, total.bit_length() - RANGE_BITS_MAX)
+    (drawn,) = random.sample(range(total >> shift), 1)
+    return found[bisect_right(ends, (drawn << shift) * divisor)]
 
 
 def _ways(places: Sequence[Place], left: Mapping[Place, int]) -> int:

@@ -120,7 +120,9 @@ def avro_decoder(schema: Schema, target: Schema) -> ValueDecoder:
         parsed, resolved = with_definitions(parsed), with_definitions(resolved)
     is_named = has_choices(reader)
     stored, wanted = stored_type(reader), arrow_of_avro(reader)
-    units, singles = other_units(writer, reader), single_members(writer, reader)
+    # Not by `is_same`: plain types have no units.
+    is_equal = writer == reader
+    units, singles = (None, None) if is_equal else (other_units(writer, reader), single_members(writer, reader))
     convert = _Converters(is_json=False, is_named=is_named, units=units, singles=singles).of(reader)
     skipped = _read_offset(schema)
 

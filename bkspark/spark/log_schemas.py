@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 RAW, ARROW = "raw", "arrow"
 PAYLOAD_FORMAT_KEY = "bkspark.payload_format"
 """Custom metadata of a ledger that Spark writes: the payload format of its entries."""
-FAILFAST = MalformedMode.FAILFAST.value
+FAILFAST, PERMISSIVE = MalformedMode.FAILFAST.value, MalformedMode.PERMISSIVE.value
 _LOAD_AGAIN = "load again, which finds the columns (a stream: start the query again)"
 
 
@@ -192,24 +192,46 @@ class ColumnCheck:
 
     def _check_absent(self, log: str, column: StructField, position: Position) -> None:
         """Raise SchemaMismatch if a column that this read has as NOT NULL is not in the log: all rows would be
-        malformed, and a lenient mode would leave all of them out."""
+        malformed, and a lenient mode would leave all of them out. If values decide on named columns, log it."""
         if column.nullable:
+            return
+        if self._values_decide:
+            _log.warning(
+                "column '%s' is not in the schema of log %s from %s on, and this read has it NOT NULL: entries without "
+                "it are malformed",
+                column.name,
+                log,
+                position,
+            )
             return
         remedy = _LOAD_AGAIN if self._options.columns_inferred else "leave it out of .schema(), or let it be null there"
         raise SchemaMismatch(
             f"column '{column.name}' is not in log {log} from {position} on, and this read has it NOT NULL: {remedy}"
         )
 
+    @property
+    def _values_decide(self) -> bool:
+        """Whether the tasks find out what fits the named columns: a text of json may be a time or a decimal, and an
+        entry may have columns that no schema has."""
+        return not self._options.columns_inferred and self._options.payload_format != ARROW
+
     def _is_readable(self, stored: DataType, wanted: StructField) -> bool:
+        if self._values_decide:
+            return True
         if self._options.columns_inferred:
             return reads_as(stored, wanted.dataType)
-        if self._options.payload_format != ARROW:
-            return True  # the values decide, in the tasks: texts of json may be times or decimals
         kinds = arrow_schema(StructType([StructField("stored", stored), StructField("wanted", wanted.dataType)]))
         found, target = kinds.types
-        if self._options.malformed_mode == FAILFAST:
-            return converts(found, target)  # a value that does not fit fails the read
+        if self._reports_misfits:
+            return converts(found, target)
         return found == target or reads_as(stored, wanted.dataType)
+
+    @property
+    def _reports_misfits(self) -> bool:
+        """Whether a value that does not fit fails the read, or its entry is kept in the column of corrupt records."""
+        options = self._options
+        is_kept = options.corrupt_record in self._columns.names
+        return options.malformed_mode == FAILFAST or (options.malformed_mode == PERMISSIVE and is_kept)
 
 
 # ---- writes ----

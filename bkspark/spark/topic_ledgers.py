@@ -10,7 +10,7 @@ import itertools
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 from bkspark.log.positions import Position
@@ -100,13 +100,15 @@ class Extents(Sequence[ReadableSegment]):
 @dataclass(frozen=True)
 class TopicList:
     """What the list of a topic says. `closed`: the ledgers whose extent is in it. `others`: ledgers that must be opened
-    to know theirs."""
+    to know theirs. `own_ends`: those that were opened because the list may have an earlier end, and their ends; only
+    grows."""
 
     managed: ManagedLedger
     by_id: Mapping[int, ListedLedger]
     """All ledgers of `managed`, by id."""
     closed: Extents
     others: tuple[ListedLedger, ...]
+    own_ends: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, topic: TopicName, managed: ManagedLedger) -> TopicList:

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.errors import ConfigurationError, MetadataFormat, ReadFailed
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkspark.log.attempts import each_of
 from bkspark.log.positions import LATEST, Position
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.metadata import EntryPosition
@@ -243,9 +244,7 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         # A topic that was deleted while the stream runs is handled by its offset.
         missing: list[TopicName] | None = None if self._is_new else []
         views = await planner.look(await planner.topics(missing=missing))
-        for offset in (*self._noted.values(), *self._planned_end.values()):
-            if offset.log in views:
-                await views[offset.log].extend_to(offset.position)
+        await each_of(self._extend, list(views.values()))
         if self._options.isolation == READ_COMMITTED and not self._is_fixing_end:
             self._snapshots = self._snapshots or planner.snapshot_keys()
             names = [view.name for view in views.values()]
@@ -254,6 +253,13 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         self._warn_of_missing(missing or ())
         await self._warn(planner, views)
         return {name: _TopicAtTrigger(view, self._losses) for name, view in views.items()}
+
+    async def _extend(self, view: TopicView) -> None:
+        """Extend what is known of a topic to where this trigger begins and the last planned micro-batch ends."""
+        for noted in (self._noted, self._planned_end):
+            offset = noted.get(str(view.name))
+            if offset is not None:
+                await view.extend_to(offset.position)
 
     async def _scan(self, view: TopicView) -> None:
         """Scan new entries for transactions. Offsets never pass an open one, so earlier entries need no scan."""

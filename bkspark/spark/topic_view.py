@@ -60,6 +60,8 @@ class TopicView:
         """The transactions that a scan found; None if the topic was not scanned. Set once."""
         self._listed = listed.by_id
         """The topic's ledgers, by id. Constant."""
+        self._own_ends = listed.own_ends
+        """The ends of closed ledgers by their own metadata, by id. Only grows."""
         self._read_out: set[int] = set()
         """Ledgers whose end was read here."""
 
@@ -124,9 +126,20 @@ class TopicView:
         if extent.end_entry == self._listed[extent.ledger_id].entries:
             # The plan of the tasks reports a ledger that cannot be opened.
             with suppress(NoSuchLedger, UnauthorizedAccess):
-                end_entry = max(end_entry, (await self._planner.client.open(extent.ledger_id)).last_entry + 1)
+                end_entry = max(end_entry, await self._own_end(extent.ledger_id))
         if end_entry > extent.end_entry:
             self.extents = self.extents.with_end(extent.ledger_id, end_entry)
+
+    async def _own_end(self, ledger_id: int) -> int:
+        """Return the end of a ledger by its own metadata, which are final once it is closed."""
+        known = self._own_ends.get(ledger_id)
+        if known is not None:
+            return known
+        reader = await self._planner.client.open(ledger_id)
+        end_entry = reader.last_entry + 1
+        if reader.is_closed:
+            self._own_ends[ledger_id] = end_entry
+        return end_entry
 
     async def wanted_start(self) -> tuple[Position, MessageId | None]:
         """Return where the options let reading begin; with it, the message to begin with if that is within a batch.

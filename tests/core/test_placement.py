@@ -339,6 +339,19 @@ def test_replacements_are_found_where_there_are_more_places_than_combinations_ar
     assert set(found.values()) <= spare
 
 
+def test_replacements_are_drawn_where_there_are_more_ways_than_a_machine_counts():
+    """Six slots of four racks of a thousand bookies and more: beyond 2^63 ways, and no rack is left out."""
+    racks = cluster((1013, 1217, 1439, 1601))
+    ensemble = ("r0b0", "r1b0", "r2b0", "r3b0", "r0b1", "r1b1", "r2b1")
+    drawn = Counter()
+    for seed in range(4):
+        found = choose_replacements(ensemble, range(6), set(racks), 2, random.Random(seed), Topology(racks))
+        assert len(set(found.values()) - set(ensemble)) == 6
+        assert min(spans([racks[found.get(slot, ensemble[slot])] for slot in range(7)], 2)) == 2
+        drawn.update(racks[bookie] for bookie in found.values())
+    assert set(drawn) == set(racks.values())
+
+
 def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
     """The rule of `_best_places`: the score of each choice by itself."""
     size = len(standing)

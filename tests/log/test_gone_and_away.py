@@ -157,6 +157,29 @@ async def test_log_that_is_deleted_between_its_head_and_its_delta_does_not_exist
         await LogStore(tree, "/ledgers").snapshot("x")
 
 
+@pytest.mark.parametrize("folder", ["pages", "pending", "condemned"])
+def test_folder_that_was_removed_by_hand_while_its_log_is_deleted_is_named(folder: str) -> None:
+    """A writer is not the cause, so stopping writers would not help."""
+
+    @in_world
+    async def test(world: World) -> None:
+        tree = Meddling(world.server)
+
+        async def remove() -> None:
+            await world.server.session().delete(f"{log_path('x')}/{folder}")
+
+        async def hide() -> None:
+            tree.before["transaction", ""] = remove
+
+        tree.before["children", f"{log_path('x')}/consumers"] = hide
+        with pytest.raises(MetadataError, match=f"node {log_path('x')}/{folder} does not exist"):
+            await LogStore(tree, "/ledgers").delete("x", world.delete, closed=[])
+        with pytest.raises(MetadataError, match=f"node {log_path('x')}/{folder} does not exist"):
+            await LogStore(tree, "/ledgers").delete("x", world.delete, closed=[])
+
+    test()
+
+
 @in_world
 async def test_reader_of_a_log_whose_node_may_not_be_read_is_listed_with_the_error(world: World) -> None:
     tree = Meddling(world.server)

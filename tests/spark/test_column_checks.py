@@ -8,6 +8,7 @@ import random
 import uuid
 from typing import TYPE_CHECKING
 
+import msgpack
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
@@ -231,6 +232,43 @@ def test_a_named_column_that_is_too_narrow_is_refused_where_its_entries_would_be
     reader = BookKeeperDataSource(log.options).reader(ID)
     with pytest.raises(MalformedPayload, match="int32 is expected"):
         [list(reader.read(each)) for each in reader.partitions()]
+
+
+def test_a_named_column_that_is_too_narrow_is_read_where_its_entries_are_kept_as_corrupt_records(
+    cluster: Cluster, client: Client
+) -> None:
+    """Nothing is lost silently then; only a type that no value can have is refused."""
+    log = WrittenLog(cluster, client)
+    log.write(StructType().add("id", "long"), entry(id=1), entry(id=1 << 40))
+    lenient = {**log.options, "mode": "PERMISSIVE"}
+    reader = BookKeeperDataSource(lenient).reader(StructType([*ID, *StructType().add("_corrupt_record", "binary")]))
+    rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == [1, None]
+    assert [row["_corrupt_record"] for row in rows] == [None, entry(id=1 << 40)]
+    never = StructType().add("id", "string").add("_corrupt_record", "binary")
+    with pytest.raises(SchemaMismatch, match=r"column 'id' is bigint in log .*name it bigint in \.schema\(\)"):
+        BookKeeperDataSource(lenient).reader(never).partitions()
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+@pytest.mark.parametrize(
+    ("payload_format", "row"),
+    [("json", b'{"id": 1, "name": "x"}'), ("msgpack", msgpack.packb({"id": 1, "name": "x"}))],
+    ids=["json", "msgpack"],
+)
+def test_the_values_decide_on_a_named_column_that_is_not_null_and_that_the_schema_lacks(
+    cluster: Cluster, client: Client, payload_format: str, row: bytes, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Entries that Python appends record no schema: docs/spark.md, "In `json` and `msgpack` the values decide then"."""
+    log = WrittenLog(cluster, client)
+    log.write(ID, row, payload_format=payload_format)
+    wanted = StructType([*ID, *StructType().add("name", "string", nullable=False)])
+    reader = BookKeeperDataSource({**log.options, "mode": mode}).reader(wanted)
+    with caplog.at_level(logging.WARNING):
+        partitions = reader.partitions()
+    assert "column 'name' is not in the schema of log" in caplog.text
+    found = [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+    assert found == [{"id": 1, "name": "x"}]
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])

@@ -134,6 +134,9 @@ def test_entries_of_our_own_are_read_alike_in_both_dialects(*, is_sparks: bool) 
 def test_a_whole_number_with_a_point_is_read_into_a_bigint() -> None:
     assert decoded(pa.int64(), "5.0") == [5]
     assert decoded(pa.int64(), "1e3") == [1000]
+    # Beyond 2^53 a double would be another number.
+    assert decoded(pa.int64(), "9007199254740993.0") == [9007199254740993]
+    assert decoded(pa.list_(pa.int64()), "[9223372036854775807.0, 1]") == [[9223372036854775807, 1]]
 
 
 def test_a_number_in_a_string_column_keeps_all_digits() -> None:

@@ -24,7 +24,8 @@ from bkspark.spark.topic_ledgers import TopicList
 from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topic_view import TopicView, _take_transactions
 from bkspark.spark.topics import TopicFacts
-from tests.ledger.in_process import InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
+from tests.log.world import CountingTree
 from tests.pulsar.entries import Message, marker, single
 from tests.spark.topic_reads import columns_of, numbered
 
@@ -185,6 +186,32 @@ def test_transactions_are_scanned_to_a_ledgers_own_end_and_after_one_that_is_gon
         await topic.scan_transactions(found, topic.start)
         assert sorted(found.aborted) == [(0, 1), (0, 2)]
         assert topic.end == at(others[1][0], 0)
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_closed_ledger_that_was_read_is_opened_by_one_of_two_triggers_while_the_list_is_the_same(
+    tmp_path: Path,
+) -> None:
+    """Its own end does not change. Each trigger looks at it where it begins, and where the last micro-batch ends."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        writer = await cluster.client().create(ensemble=1, write_quorum=1, ack_quorum=1)
+        await writer.append_many(numbered(0, 1, 2))
+        await writer.close()
+        tree = CountingTree(cluster.store)
+        async with Client(URI, tree=tree) as client:
+            ledgers = (ListedLedger(writer.ledger_id, 3, 3, CLOSED_MS),)
+            listed = TopicList.of(TOPIC, ManagedLedger(ledgers))
+            reads = []
+            for _ in range(2):
+                topic = TopicView(Look(client), TOPIC, listed, listed.closed)
+                for _ in range(2):
+                    await topic.extend_to(at(writer.ledger_id, 3))
+                assert topic.readable == at(writer.ledger_id, 3)
+                reads.append(len(tree.reads))
+        # No node is read twice, and the second trigger reads none.
+        assert reads == [len(set(tree.reads))] * 2
 
     run(tmp_path, test, bookies=1)
 

@@ -48,6 +48,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE_DIGITS_MAX = 20
 _DIGITS = Context(prec=76)
 """Precision above that of any decimal: Python's default of 28 would refuse longer ones."""
+_LOSSY = frozenset((dict, list, float))
+"""Types of parsed values that may not be what was written."""
 _WORDS_OF_FLOATS = {"+INF": "Infinity", "-INF": "-Infinity", "+Infinity": "Infinity"}
 _DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
 _DATE = re.compile(_DAY + r"(?:[ T].*)?)?)?", re.DOTALL | re.ASCII)
@@ -73,15 +75,18 @@ def parser(schema: pa.Schema) -> Callable[[bytes], Any]:
     An object or array in a string column is its text.
     """
     whole = pa.struct(list(schema))
-    places = _places_of_texts(whole)
-    # Most time is saved where no column needs the digits.
-    has_digits = places is not None or _has_decimal(whole)
-    decoder = json.JSONDecoder(parse_float=Number) if has_digits else json.JSONDecoder()
+    places = _places_of(whole)
+    as_written = json.JSONDecoder(parse_float=Number)
+    # Doubles are cheaper. A decimal usually needs the digits, other columns rarely.
+    first = as_written if _has_decimal(whole) else json.JSONDecoder()
 
     def parse(payload: bytes) -> Any:
         text = payload.removeprefix(_BYTE_ORDER_MARK).decode().lstrip(_WHITESPACE)
-        value = decoder.raw_decode(text)[0]
-        return _with_texts(places, text, 0, decoder)[0] if places is not None and _hides_text(places, value) else value
+        value = first.raw_decode(text)[0]
+        if places is None or not _loses(places, value):
+            return value
+        value = as_written.raw_decode(text)[0]
+        return _with_texts(places, text, 0, as_written)[0] if _loses(places, value) else value
 
     return parse
 
@@ -92,17 +97,16 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where a type has strings: itself, members of a struct, or the elements of a list or values of a map.
+    """Where a type needs what is written: itself, members of a struct, or each `element` of a list or value of a map.
 
-    is_text: the type is a string. element: the elements of a list or values of a map.
+    is_text: a string, which may be the text of any value. has_digits: a string or integer, which a double may round.
     pair: the elements of a map that is an array of [key, value], of which `second` is the value.
     """
 
     is_text: bool = False
-    """Whether the type is a string."""
+    has_digits: bool = False
     members: Mapping[str, _Places] = field(default_factory=dict)
     element: _Places | None = None
-    """The places of each element of a list, or of each value of a map."""
     pair: _Places | None = None
     second: _Places | None = None
 
@@ -113,37 +117,40 @@ class _Places:
         return self.element if self.pair is None else self.pair
 
 
-def _places_of_texts(kind: pa.DataType) -> _Places | None:
-    if kinds.is_string(kind):
-        return _Places(is_text=True)
+def _places_of(kind: pa.DataType) -> _Places | None:
+    if kinds.is_string(kind) or kinds.is_integer(kind):
+        return _Places(is_text=kinds.is_string(kind), has_digits=True)
     if kinds.is_struct(kind):
-        members = {member.name: place for member in kind if (place := _places_of_texts(member.type)) is not None}
+        members = {member.name: place for member in kind if (place := _places_of(member.type)) is not None}
         return _Places(members=members) if members else None
     if not kinds.is_nested(kind):
         return None
-    element = _places_of_texts(kind.item_type if kinds.is_map(kind) else kind.value_type)
+    element = _places_of(kind.item_type if kinds.is_map(kind) else kind.value_type)
     if element is None:
         return None
     return _Places(element=element, pair=_Places(second=element) if kinds.is_map(kind) else None)
 
 
-def _hides_text(places: _Places, value: Any) -> bool:
-    """Return whether there is an object or array where the type has a string."""
+def _loses(places: _Places, value: Any) -> bool:
+    """Return whether there is an object or array where the type has a string, or a double where it has digits."""
     if type(value) is dict:
-        parts = [(place, value.get(name)) for name, place in places.members.items()]
-        if places.element is not None:
-            parts += [(places.element, element) for element in value.values()]
-    elif type(value) is list:
-        found = ((places.at(index), element) for index, element in enumerate(value))
-        parts = [(place, element) for place, element in found if place is not None]
-    else:
-        return False
-    return places.is_text or any(_hides_text(place, part) for place, part in parts)
+        if places.is_text:
+            return True
+        for name, place in places.members.items():
+            part = value.get(name)
+            if type(part) in _LOSSY and _loses(place, part):
+                return True
+        element = places.element
+        return element is not None and any(_loses(element, part) for part in value.values())
+    if type(value) is list:
+        found = ((places.at(index), part) for index, part in enumerate(value))
+        return places.is_text or any(place is not None and _loses(place, part) for place, part in found)
+    return type(value) is float and places.has_digits
 
 
 def _with_texts(places: _Places | None, text: str, at: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
-    """Return the value that begins at a place of a well-formed text, with texts for such objects and arrays; and its
-    end."""
+    """Return the value that begins at a place of a well-formed text, with texts for objects and arrays where the type
+    has a string; and its end."""
     value, end = decoder.raw_decode(text, at)
     if places is None or not isinstance(value, (dict, list)):
         return value, end
