@@ -295,8 +295,9 @@ def _main() -> None:
     for name in _IMPORTED:
         __import__(name)
     # `runpy` warns of a program that was imported before.
-    for name in [name for name in sys.modules if name.endswith(".__main__")]:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if name.endswith(".__main__") or (name in _PROGRAMS and not hasattr(module, "__path__")):
+            del sys.modules[name]
     # A Ctrl-C is for the tests, which end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
