@@ -24,9 +24,9 @@ from pathlib import Path
 from benchmarks.servers import Servers
 from bkspark.blocking import Client, LedgerWriter
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.ports import check_port, free_ports
 from bkspark.errors import ConfigurationError
 from bkspark.net.pool import NetOptions
+from tests.bookie.child import ports_in_a_row
 
 ENTRY_BYTES = 1024
 PIECE_ENTRIES = 500
@@ -91,7 +91,7 @@ def _rate(work: Callable[[LedgerWriter], None], writers: list[LedgerWriter], ent
 def _instances(count: int, folder: Path, uri: str) -> Iterator[list[int]]:
     """Run bookies under a supervisor; yield their process ids."""
     keys = {
-        "bookiePort": str(_ports_in_a_row(count)),
+        "bookiePort": str(ports_in_a_row(count)),
         "advertisedAddress": "127.0.0.1",
         "allowLoopback": "true",
         "journalDirectories": str(folder / "journal"),
@@ -110,15 +110,6 @@ def _instances(count: int, folder: Path, uri: str) -> Iterator[list[int]]:
         yield [facts["pid"] for facts in json.loads(line)["instances"]]
     finally:
         supervisor.stop(START_S)
-
-
-def _ports_in_a_row(count: int) -> int:
-    while True:
-        first = free_ports(1)[0]
-        with contextlib.suppress(ConfigurationError):
-            for port in range(first, first + count):
-                check_port(port)
-            return first
 
 
 def _one_for_each_bookie(client: Client, count: int) -> list[LedgerWriter]:

@@ -342,6 +342,5 @@ def table() -> str:
     for verb in VERBS:
         options = " ".join([*map(str, verb.options), verb.words]).strip()
         shown = f"`{options}`" if options else ""
-        equal = f"`{verb.equal}`" if verb.equal != "-" else "not offered"
-        lines.append(f"| `{verb.name}` | {shown} | {equal} | {verb.note} |")
+        lines.append(f"| `{verb.name}` | {shown} | `{verb.equal}` | {verb.note} |")
     return "\n".join(lines)

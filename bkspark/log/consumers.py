@@ -223,7 +223,7 @@ class ConsumerState:
     name: str
     position: Position | None
     entries_behind: int | None
-    """Entries, and payload bytes (`bytes_behind`), after `position`."""
+    """How many entries are after `position`; `bytes_behind`: their payload bytes."""
     bytes_behind: int | None
     expires: datetime | None
     is_expired: bool | None

@@ -30,7 +30,6 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,7 +38,6 @@ import numpy as np
 
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
 from bkspark.metadata import cookies
-from bookie_service.admin.check import locked
 from bookie_service.admin.index_building import (
     FILES_OPEN_MAX,
     PAGE_BYTES,
@@ -49,7 +47,8 @@ from bookie_service.admin.index_building import (
     PerLedgerIndexBuilder,
     remove_tree,
 )
-from bookie_service.admin.rebuild import check_owner, cut_files
+from bookie_service.admin.rebuild import cut_files
+from bookie_service.admin.stopped_bookie import StoppedBookie, check_owner, holding, show_progress
 from bookie_service.formats import index_files, key_value_index, ledger_headers
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.settings.arguments import describe, fail
@@ -62,7 +61,6 @@ from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -94,25 +92,14 @@ class ConversionReport:
 
 def run(configuration: Configuration, as_json: bool) -> int:
     """Convert the index in the configured directories and print the result; return the exit code."""
-    service = configuration.service
-    files = LocalFiles(configuration.file_group)
-    directories = [*service.journal_directories, *service.ledger_directories]
     try:
-        check_owner(files, directories, "--convert-index")
-        _check_directories(files, service.ledger_directories)
+        check_owner(configuration, "--convert-index")
+        _check_directories(LocalFiles(configuration.file_group), configuration.service.ledger_directories)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     try:
-        with locked(files, directories, "convert"):
-            conversion = Conversion(
-                files,
-                [layout.current(each) for each in service.journal_directories],
-                [layout.current(each) for each in service.ledger_directories],
-                service.store.storage_class,
-                service.store.key_values,
-                lambda line: print(line, file=sys.stderr, flush=True),
-            )
-            report = conversion.run()
+        with holding(configuration, "convert") as bookie:
+            report = Conversion(bookie, show_progress).run()
     except (BookKeeperError, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
@@ -141,37 +128,29 @@ def _check_directories(files: LocalFiles, configured: Sequence[str]) -> None:
 class Conversion:
     """Converts the index of one bookie, whose directories no other process may change meanwhile."""
 
-    def __init__(
-        self,
-        files: LocalFiles,
-        journals: Sequence[str],
-        ledgers: Sequence[str],
-        storage_class: StorageClass,
-        options: KeyValueOptions,
-        progress: Callable[[str], None],
-    ) -> None:
-        """`journals`, `ledgers`: the `current` directories, in configured order. `storage_class`: the new one.
+    def __init__(self, bookie: StoppedBookie, progress: Callable[[str], None]) -> None:
+        """`bookie.storage_class`: the class that is to read the new index.
 
         Raises:
             ConfigurationError: the bookie did not stop in order, or has not run since a rebuild.
             StorageDamaged: the record of the places of files has a version that this bookie does not read.
         """
-        self._files = files
-        self._ledgers = ledgers
-        self._to_store = storage_class is StorageClass.DB
-        self._options = options
+        self._files = bookie.files
+        self._ledgers = bookie.ledgers
+        self._to_store = bookie.storage_class is StorageClass.DB
+        self._options = bookie.key_values
         self._progress = progress
         """Called with a line for people now and then."""
-        self._report = ConversionReport(storage_class.short_name)
-        self._store = os.path.join(ledgers[0], key_value_index.DIRECTORY_NAME)
-        self._marker = os.path.join(ledgers[0], layout.CONVERSION_NAME)
-        if DirtyMarker(files, ledgers, journals).is_set():
+        self._report = ConversionReport(bookie.storage_class.short_name)
+        self._store = os.path.join(bookie.ledgers[0], key_value_index.DIRECTORY_NAME)
+        self._marker = os.path.join(bookie.ledgers[0], layout.CONVERSION_NAME)
+        if DirtyMarker(bookie.files, bookie.ledgers, bookie.journals).is_set():
             raise ConfigurationError(
-                f"the bookie in {', '.join(ledgers)} did not stop in order, or has not run since its index was "
+                f"the bookie in {', '.join(bookie.ledgers)} did not stop in order, or has not run since its index was "
                 "rebuilt, so the index may lack something: start it with the class that it had, stop it with SIGTERM, "
                 "and then convert"
             )
-        self._places = FilePlaces(files, journals[0])
+        self._places = FilePlaces(bookie.files, bookie.journals[0])
 
     def run(self) -> ConversionReport:
         """Convert the index, or finish a conversion that was interrupted.

@@ -46,7 +46,6 @@ from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
 from bkspark.secret_files import password_from
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import MASTER_KEY_BYTES
-from bookie_service.admin.check import locked
 from bookie_service.admin.index_building import (
     FILES_OPEN_MAX,
     PAGE_BYTES,
@@ -59,22 +58,20 @@ from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import WRONG, Fact, FoundEntries
 from bookie_service.admin.inspection.journal import read_journal
+from bookie_service.admin.stopped_bookie import StoppedBookie, check_owner, holding, show_progress
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import OFFSET_BITS
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader, decode_lac
 from bookie_service.formats.journal import LAC_HEAD_BYTES
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
-from bookie_service.settings.users import user_name
-from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
+from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
-from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
@@ -122,42 +119,18 @@ class _Known:
 
 def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> int:
     """Rebuild the index in the configured directories and print the result; return the exit code."""
-    service = configuration.service
-    files = LocalFiles(configuration.file_group)
     try:
         wanted = _wanted(named)
-        check_owner(files, [*service.journal_directories, *service.ledger_directories], "--rebuild-index")
+        check_owner(configuration, "--rebuild-index")
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     try:
-        with locked(files, [*service.journal_directories, *service.ledger_directories], "rebuild"):
-            rebuild = Rebuild(
-                files,
-                [layout.current(each) for each in service.journal_directories],
-                [layout.current(each) for each in service.ledger_directories],
-                service.store.storage_class,
-                service.store.key_values,
-                lambda line: print(line, file=sys.stderr, flush=True),
-            )
-            report = rebuild.run(wanted)
+        with holding(configuration, "rebuild") as bookie:
+            report = Rebuild(bookie, show_progress).run(wanted)
     except (BookKeeperError, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
     return 0
-
-
-def check_owner(files: LocalFiles, directories: Sequence[str], option: str) -> None:
-    """Raise ConfigurationError if the bookie's files belong to another user, who could not read what is made here.
-
-    `option`: what is run, for the message.
-    """
-    for directory in map(layout.current, directories):
-        owner = files.other_owner(directory)
-        if owner is not None:
-            raise ConfigurationError(
-                f"directory {directory} belongs to user {user_name(owner)}: run {option} as this user, "
-                "otherwise the bookie cannot read the files that it makes"
-            )
 
 
 def _wanted(named: Sequence[str]) -> frozenset[int] | str | None:
@@ -174,21 +147,14 @@ def _wanted(named: Sequence[str]) -> frozenset[int] | str | None:
 class Rebuild:
     """Rebuilds the index of one bookie, whose directories no other process may change meanwhile."""
 
-    def __init__(
-        self,
-        files: LocalFiles,
-        journals: Sequence[str],
-        ledgers: Sequence[str],
-        storage_class: StorageClass,
-        options: KeyValueOptions,
-        progress: Callable[[str], None],
-    ) -> None:
-        """`journals`, `ledgers`: the `current` directories, in configured order."""
-        self._files = files
-        self._journals = journals
-        self._ledgers = ledgers
-        self._is_db = storage_class is StorageClass.DB
-        self._options = options
+    def __init__(self, bookie: StoppedBookie, progress: Callable[[str], None]) -> None:
+        """Raises ConfigurationError if the directories belong to another storage class, or the index is being
+        converted."""
+        self._files = bookie.files
+        self._journals = bookie.journals
+        self._ledgers = bookie.ledgers
+        self._is_db = bookie.storage_class is StorageClass.DB
+        self._options = bookie.key_values
         self._progress = progress
         """Called with a line for people now and then."""
         self._report = RebuildReport()
@@ -198,7 +164,7 @@ class Rebuild:
         """Positions that were found and are not written to the index yet, by ledger."""
         self._positions_held = 0
         """How many positions `_held` has; at most _POSITIONS_HELD_MAX plus those of one log."""
-        check_written_by(files, ledgers, storage_class)
+        check_written_by(bookie.files, bookie.ledgers, bookie.storage_class)
 
     def run(self, wanted: frozenset[int] | str | None) -> RebuildReport:
         """Rebuild the index of the named ledgers, of ALL, or (None) of the ledgers that have lost something.

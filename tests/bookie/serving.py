@@ -16,9 +16,11 @@ import numpy as np
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
+from bookie_service.admin.stopped_bookie import StoppedBookie
 from bookie_service.engine.authorization import Authorization
 from bookie_service.service import SLOW_STOP_S, BookieService
 from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles
 from tests.disks import ROOMY, ROOMY_DISKS
 
@@ -26,6 +28,17 @@ T = TypeVar("T")
 
 KEY = master_key(b"")
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
+
+
+def stopped_in(options: ServiceOptions) -> StoppedBookie:
+    """Return the files of a stopped bookie as its options have them."""
+    return StoppedBookie(
+        LocalFiles(),
+        [layout.current(each) for each in options.journal_directories],
+        [layout.current(each) for each in options.ledger_directories],
+        options.store.storage_class,
+        options.store.key_values,
+    )
 
 
 def service_options(directory: Path, **changes: object) -> ServiceOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,7 +24,6 @@ from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
-from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import check_written_by
@@ -33,11 +31,12 @@ from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.folders import cut, flip
-from tests.bookie.serving import Serving, service_options, stored
+from tests.bookie.serving import Serving, service_options, stopped_in, stored
 from tests.crash.audit import audit
+from tests.crash.doubts import stopped_bookie
 from tests.crash.history import History
-from tests.crash.images import Loss, crash_image
-from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+from tests.crash.images import Loss, crash_image, images_of_crashes
+from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Setup
 
 PAYLOADS = [b"payload %d" % i for i in range(30)]
@@ -64,10 +63,7 @@ def filled(directory: Path, storage_class: StorageClass, ledger_directories: int
 
 
 def converted(options: ServiceOptions, new: StorageClass) -> ConversionReport:
-    journals, ledgers = (
-        [layout.current(each) for each in some] for some in (options.journal_directories, options.ledger_directories)
-    )
-    return Conversion(LocalFiles(), journals, ledgers, new, KeyValueOptions(), lambda line: None).run()
+    return Conversion(stopped_in(with_class(options, new)), lambda line: None).run()
 
 
 def with_class(options: ServiceOptions, storage_class: StorageClass) -> ServiceOptions:
@@ -284,10 +280,7 @@ def setup_of(storage_class: StorageClass) -> Setup:
 
 
 def convert_on(disk: SimulatedDisk, new: StorageClass) -> ConversionReport:
-    journals, ledgers = (
-        [layout.current(path) for path in paths] for paths in (SETUP.journal_paths, SETUP.ledger_paths)
-    )
-    return Conversion(SimulatedFiles(disk), journals, ledgers, new, KeyValueOptions(), lambda line: None).run()
+    return Conversion(stopped_bookie(disk, setup_of(new)), lambda line: None).run()
 
 
 def stopped(storage_class: StorageClass) -> tuple[SimulatedDisk, History]:
@@ -301,21 +294,6 @@ def stopped(storage_class: StorageClass) -> tuple[SimulatedDisk, History]:
     return twin.disk, twin.history.after_crash()
 
 
-def crashes(disk: SimulatedDisk, new: StorageClass) -> Iterator[tuple[str, SimulatedDisk]]:
-    """Yield what a crash at each operation of a conversion leaves, under every policy of loss."""
-    random = Random(1)
-    images: list[tuple[str, SimulatedDisk]] = []
-
-    def crash(operation: str, path: str) -> None:
-        images.extend((f"{loss.value} before {operation} {path}", crash_image(disk, loss, random)) for loss in Loss)
-
-    disk.before_operation = crash
-    convert_on(disk, new)
-    crash("nothing", "at the end")
-    disk.before_operation = None
-    return iter(images)
-
-
 @kinds
 @pytest.mark.parametrize("goes_back", [False, True])
 def test_crash_at_any_moment_of_a_conversion_loses_nothing(
@@ -324,7 +302,7 @@ def test_crash_at_any_moment_of_a_conversion_loses_nothing(
     """Until the command was run again, a bookie starts with no class, or with the one whose index is whole."""
     disk, history = stopped(old)
     started = refused = 0
-    for name, image in crashes(disk, new):
+    for name, image in images_of_crashes(disk, lambda: convert_on(disk, new)):
         for storage_class in (old, new):
             try:
                 twin = BookieTwin(

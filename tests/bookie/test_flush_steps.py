@@ -188,13 +188,18 @@ class Late(LateInTurn):
         return place in self._given and not self._given[place].done()
 
 
-def test_memory_of_a_flush_is_in_use_while_a_late_disk_may_still_write_it(tmp_path: Path) -> None:
-    directories = [str(tmp_path / name) for name in "ab"]
+def late_appenders(folder: Path) -> tuple[list[str], Late, EntryLogs, DirectoryAppenders]:
+    """Return two directories, their disks, which may be late, and what appends to the logs there."""
+    directories = [str(folder / name) for name in "ab"]
     for each in directories:
         os.mkdir(each)
     disks = Late()
     logs = EntryLogs(LocalFiles(), directories)
-    appenders = DirectoryAppenders(logs, AppendOptions(), directories, disks)
+    return directories, disks, logs, DirectoryAppenders(logs, AppendOptions(), directories, disks)
+
+
+def test_memory_of_a_flush_is_in_use_while_a_late_disk_may_still_write_it(tmp_path: Path) -> None:
+    directories, disks, logs, appenders = late_appenders(tmp_path)
     items = [item(ledger_id, entry_id, 40) for ledger_id in (2, 3) for entry_id in range(5)]
     sizes = np.array([len(each) for each in items])
     disks.late = {0}
@@ -208,12 +213,7 @@ def test_memory_of_a_flush_is_in_use_while_a_late_disk_may_still_write_it(tmp_pa
 
 def test_log_that_a_late_disk_may_still_append_to_is_not_collected(tmp_path: Path) -> None:
     """Garbage collection would remove the file, and entries that are appended later with it."""
-    directories = [str(tmp_path / name) for name in "ab"]
-    for each in directories:
-        os.mkdir(each)
-    disks = Late()
-    logs = EntryLogs(LocalFiles(), directories)
-    appenders = DirectoryAppenders(logs, AppendOptions(), directories, disks)
+    directories, disks, logs, appenders = late_appenders(tmp_path)
     items = [item(ledger_id, 0, 40) for ledger_id in (2, 3)]
     sizes = np.array([len(each) for each in items])
     for late in (set(), {0}):

@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,7 +27,6 @@ from bookie_service.settings.configuration import configure
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.limbo import Limbo
@@ -35,10 +34,11 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.folders import cut, flip
-from tests.bookie.serving import KEY, Serving, service_options, stored
+from tests.bookie.serving import KEY, Serving, service_options, stopped_in, stored
 from tests.crash.audit import audit
+from tests.crash.doubts import stopped_bookie
 from tests.crash.history import History
-from tests.crash.images import Loss, crash_image
+from tests.crash.images import Loss, crash_image, images_of_crashes
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
@@ -68,13 +68,7 @@ def index_of(options: ServiceOptions, ledger_id: int) -> Path:
 
 
 def rebuilt(options: ServiceOptions, wanted: frozenset[int] | str | None = None) -> RebuildReport:
-    journals, ledgers = ([layout.current(each) for each in some] for some in _directories(options))
-    todo = Rebuild(LocalFiles(), journals, ledgers, options.store.storage_class, KeyValueOptions(), lambda line: None)
-    return todo.run(wanted)
-
-
-def _directories(options: ServiceOptions) -> tuple[Sequence[str], Sequence[str]]:
-    return options.journal_directories, options.ledger_directories
+    return Rebuild(stopped_in(options), lambda line: None).run(wanted)
 
 
 def settings(options: ServiceOptions) -> list[str]:
@@ -369,13 +363,7 @@ def lose(disk: SimulatedDisk, ledger_id: int) -> None:
 
 
 def rebuild_on(disk: SimulatedDisk, wanted: frozenset[int] | str | None = None, setup: Setup = SETUP) -> RebuildReport:
-    journals, ledgers = (
-        [layout.current(path) for path in paths] for paths in (setup.journal_paths, setup.ledger_paths)
-    )
-    todo = Rebuild(
-        SimulatedFiles(disk), journals, ledgers, setup.store.storage_class, KeyValueOptions(), lambda line: None
-    )
-    return todo.run(wanted)
+    return Rebuild(stopped_bookie(disk, setup), lambda line: None).run(wanted)
 
 
 def damaged(setup: Setup) -> tuple[SimulatedDisk, History]:
@@ -398,25 +386,10 @@ def damaged(setup: Setup) -> tuple[SimulatedDisk, History]:
     return disk, twin.history.after_crash()
 
 
-def crashes(disk: SimulatedDisk, setup: Setup) -> Iterator[tuple[str, SimulatedDisk]]:
-    """Yield what a crash at each operation of a rebuild leaves, under every policy of loss."""
-    random = Random(1)
-    images: list[tuple[str, SimulatedDisk]] = []
-
-    def crash(operation: str, path: str) -> None:
-        images.extend((f"{loss.value} before {operation} {path}", crash_image(disk, loss, random)) for loss in Loss)
-
-    disk.before_operation = crash
-    rebuild_on(disk, setup=setup)
-    crash("nothing", "at the end")
-    disk.before_operation = None
-    return iter(images)
-
-
 def test_crash_at_any_moment_of_a_rebuild_denies_nothing_and_another_rebuild_finds_everything() -> None:
     disk, history = damaged(SETUP)
     count = 0
-    for name, image in crashes(disk, SETUP):
+    for name, image in images_of_crashes(disk, lambda: rebuild_on(disk)):
         again = crash_image(image, Loss.KEPT, Random(0))
         twin = BookieTwin(again, SETUP, history.after_crash())
         for entry_id in range(9):
@@ -433,7 +406,7 @@ def test_crash_at_any_moment_of_a_rebuild_denies_nothing_and_another_rebuild_fin
 def test_crash_at_any_moment_of_the_rebuild_of_a_whole_store_loses_nothing() -> None:
     setup = replace(SETUP, store=replace(SETUP.store, storage_class=StorageClass.DB))
     disk, history = damaged(setup)
-    for name, image in crashes(disk, setup):
+    for name, image in images_of_crashes(disk, lambda: rebuild_on(disk, setup=setup)):
         rebuild_on(image, setup=setup)
         twin = BookieTwin(image, setup, history.after_crash())
         for ledger_id in (7, 9):

@@ -29,6 +29,7 @@ from random import Random
 
 from bkspark.wire.status import Status
 from bookie_service.admin.rebuild import Rebuild
+from bookie_service.admin.stopped_bookie import StoppedBookie
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.formats.entry_log import HEADER_BYTES
@@ -241,11 +242,18 @@ class Doubts:
 
 def rebuild(disk: SimulatedDisk, setup: Setup) -> None:
     """Do what `bkspark bookie --rebuild-index` does."""
-    files = SimulatedFiles(disk)
-    journals = [layout.current(path) for path in setup.journal_paths]
-    ledgers = [layout.current(path) for path in setup.ledger_paths]
-    options = setup.store
-    Rebuild(files, journals, ledgers, options.storage_class, options.key_values, lambda line: None).run(None)
+    Rebuild(stopped_bookie(disk, setup), lambda line: None).run(None)
+
+
+def stopped_bookie(disk: SimulatedDisk, setup: Setup) -> StoppedBookie:
+    """Return the files of a bookie on a simulated disk, as its setup has them."""
+    return StoppedBookie(
+        SimulatedFiles(disk),
+        [layout.current(path) for path in setup.journal_paths],
+        [layout.current(path) for path in setup.ledger_paths],
+        setup.store.storage_class,
+        setup.store.key_values,
+    )
 
 
 def audit_doubtful(twin: BookieTwin, history: History, *, is_rebuilt: bool = False) -> None:

@@ -85,6 +85,21 @@ def every_image(disk: SimulatedDisk, random: Random) -> Iterator[tuple[str, Simu
         yield f"only the {what} kept", _image(disk, _all, _only_name(change))
 
 
+def images_of_crashes(disk: SimulatedDisk, act: Callable[[], object]) -> Iterator[tuple[str, SimulatedDisk]]:
+    """Yield what a crash leaves at each operation of `act`, and after it, under every policy of loss."""
+    random = Random(1)
+    images: list[tuple[str, SimulatedDisk]] = []
+
+    def crash(operation: str, path: str) -> None:
+        images.extend((f"{loss.value} before {operation} {path}", crash_image(disk, loss, random)) for loss in Loss)
+
+    disk.before_operation = crash
+    act()
+    crash("nothing", "at the end")
+    disk.before_operation = None
+    return iter(images)
+
+
 class Fingerprint(NamedTuple):
     """Two numbers that differ, but for chance: when a process sees another disk, when a crash may leave another one."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -22,7 +22,17 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
-from tests.log.world import JOB, OutageTree, PrecededTree, World, closed, everything, in_world, slice_of
+from tests.log.world import (
+    JOB,
+    OutageTree,
+    PrecededTransaction,
+    PrecededTree,
+    World,
+    closed,
+    everything,
+    in_world,
+    slice_of,
+)
 
 URI = "zk://127.0.0.1:2181/ledgers"
 WRITER, OTHER = "a" * 16, "b" * 16
@@ -64,7 +74,7 @@ def test_entries_that_a_slice_grew_by_stay_when_the_log_is_truncated_at_its_earl
 async def test_attempt_is_registered_for_the_log_that_was_created_again_meanwhile(world: World) -> None:
     """Its place in the list of the former log would hide that it is listed in the new one, and it would be deleted."""
     await world.publish(*range(3))
-    late = LogStore(PrecededTree(world.server, partial(create_again, world)), "/ledgers")
+    late = LogStore(PrecededTransaction(world.server, partial(create_again, world)), "/ledgers")
     await late.attempts.add("x", 9, SHARER)
     await world.store.append_ledgers("x", [slice_of(9, 0, 9)], shared=[9])
     assert await world.store.attempts.condemn("x", everything) == []
@@ -117,22 +127,13 @@ async def test_log_is_deleted_although_a_reader_ends_its_registration_meanwhile(
     assert await world.store.names() == []
 
 
-class EndingTree(MemoryTree):
-    """A session in which a reader's registration ends after it was listed with the log that is being deleted."""
-
-    def __init__(self, server: MemoryStore, end: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(server, session_id=1_007, timeout_s=10.0)
-        self._end: Callable[[], Awaitable[object]] | None = end
-
-    @property
-    def has_acted(self) -> bool:
-        return self._end is None
+class EndingTree(PrecededTree):
+    """A reader's registration ends after it was listed with the log that is being deleted."""
 
     async def children(self, path: str) -> list[str]:
         found = await super().children(path)
-        if path.endswith("/consumers") and self._end is not None:
-            end, self._end = self._end, None
-            await end()
+        if path.endswith("/consumers"):
+            await self._act()
         return found
 
 
@@ -161,21 +162,12 @@ async def nothing_open(log: str) -> list[int]:
     return []
 
 
-class TruncatedTree(MemoryTree):
-    """A session before whose first read of a page of the list another process acts."""
-
-    def __init__(self, server: MemoryStore, act: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(server, session_id=1_008, timeout_s=10.0)
-        self._act: Callable[[], Awaitable[object]] | None = act
-
-    @property
-    def has_acted(self) -> bool:
-        return self._act is None
+class TruncatedTree(PrecededTree):
+    """The other process comes before the first read of a page of the list."""
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        if "/pages/" in path and self._act is not None:
-            act, self._act = self._act, None
-            await act()
+        if "/pages/" in path:
+            await self._act()
         return await super().get(path)
 
 

@@ -16,7 +16,7 @@ from bkspark.log.store import LogStore
 from bkspark.log.times import RECENT_MAX, Mark, OpenTimes
 from bkspark.metadata.memory import Fault, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Stat
-from tests.log.world import PrecededTree, World, closed, in_world, slice_of
+from tests.log.world import PrecededTransaction, World, closed, in_world, slice_of
 
 WRITER = "a" * 16
 
@@ -172,7 +172,7 @@ def test_times_that_a_writer_notes_while_its_close_is_recorded_are_not_lost() ->
         async def note_more() -> None:
             await world.store.note_times("x", 4, noted((0, 100), (10, 200)))
 
-        late = LogStore(PrecededTree(world.server, note_more), "/ledgers")
+        late = LogStore(PrecededTransaction(world.server, note_more), "/ledgers")
         await late.settle_writer("x", WRITER, [(ordinal, SegmentFacts(4, 19, 100))], is_end=True)
         marks = (await world.store.snapshot("x")).head.times.marks
         assert [mark for mark in marks if mark.ms > 1] == [Mark(ordinal, 0, 100), Mark(ordinal, 10, 200)]

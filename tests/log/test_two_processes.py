@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import copy
 import itertools
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -63,8 +64,9 @@ class CountedTree(MemoryTree):
     async def _counted(self, call: Callable[..., Awaitable[Any]], *arguments: Any, **named: Any) -> Any:
         return await self.carry_out(next(self._numbers), partial(call, *arguments, **named))
 
+    @abstractmethod
     async def carry_out(self, number: int, call: Callable[[], Awaitable[Any]]) -> Any:
-        raise NotImplementedError
+        """Return what the call returns, unless something becomes of it."""
 
 
 class MeddledTree(CountedTree):

@@ -98,16 +98,27 @@ class RacingTree(MemoryTree):
 
 
 class PrecededTree(MemoryTree):
-    """A session before whose next transaction another process does something."""
+    """A session during which another process does something once. Subclasses say when, by `_act`."""
 
     def __init__(self, server: MemoryStore, first: Callable[[], Awaitable[object]]) -> None:
         super().__init__(server, session_id=1_006, timeout_s=10.0)
         self._first: Callable[[], Awaitable[object]] | None = first
 
-    async def transaction(self, operations: Sequence[Operation]) -> None:
+    @property
+    def has_acted(self) -> bool:
+        return self._first is None
+
+    async def _act(self) -> None:
         if self._first is not None:
             first, self._first = self._first, None
             await first()
+
+
+class PrecededTransaction(PrecededTree):
+    """The other process comes before the next transaction."""
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        await self._act()
         await super().transaction(operations)
 
 

@@ -20,7 +20,6 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import MalformedPayload
@@ -36,7 +35,7 @@ from bkspark.spark.formats.decoding import (
 )
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.spark_json_types import type_of, without_null_type
-from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
+from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, has_decimal, reader_of, writer_of
 
 _Readers = list[tuple[pa.Field, Callable[[Any], Any] | None]]
 
@@ -201,13 +200,9 @@ def _json_parser(schema: pa.Schema, *, is_sparks: bool) -> Callable[[bytes], Any
     if is_sparks:
         return spark_json.parser(schema)
     # A float has fewer digits than a decimal; numbers are kept as text only if that matters, as it is slower.
-    has_decimal = any(_has_decimal(column.type) for column in schema)
-    decoder = json.JSONDecoder(parse_float=Decimal) if has_decimal else json.JSONDecoder()
+    keeps_digits = any(has_decimal(column.type) for column in schema)
+    decoder = json.JSONDecoder(parse_float=Decimal) if keeps_digits else json.JSONDecoder()
     return lambda payload: decoder.decode(payload.decode())
-
-
-def _has_decimal(kind: pa.DataType) -> bool:
-    return kinds.is_decimal(kind) or any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _unpack_msgpack(payload: bytes) -> Any:
@@ -314,7 +309,7 @@ class RowEncoder(Encoder):
     def __init__(self, schema: pa.Schema, *, is_json: bool) -> None:
         self._schema = schema
         self._format = "json" if is_json else "msgpack"
-        """"json" or "msgpack". Constant."""
+        """The name of the format. Constant."""
         check_types(schema, self._format)
         self._columns = [(column.name, writer_of(column.type, is_json=is_json)) for column in schema]
         self._pack = _pack_json if is_json else _pack_msgpack

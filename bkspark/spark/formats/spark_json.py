@@ -78,7 +78,7 @@ def parser(schema: pa.Schema) -> Callable[[bytes], Any]:
     places = _places_of(whole)
     as_written = json.JSONDecoder(parse_float=Number)
     # Doubles are cheaper. A decimal usually needs the digits, other columns rarely.
-    first = as_written if _has_decimal(whole) else json.JSONDecoder()
+    first = as_written if values.has_decimal(whole) else json.JSONDecoder()
 
     def parse(payload: bytes) -> Any:
         text = payload.removeprefix(_BYTE_ORDER_MARK).decode().lstrip(_WHITESPACE)
@@ -89,10 +89,6 @@ def parser(schema: pa.Schema) -> Callable[[bytes], Any]:
         return _with_texts(places, text, 0, as_written)[0] if _loses(places, value) else value
 
     return parse
-
-
-def _has_decimal(kind: pa.DataType) -> bool:
-    return kinds.is_decimal(kind) or any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
 
 
 @dataclass(frozen=True, slots=True)

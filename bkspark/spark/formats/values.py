@@ -46,6 +46,11 @@ _MICROSECOND = timedelta(microseconds=1)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
+def has_decimal(kind: pa.DataType) -> bool:
+    """Return whether a type is a decimal or has one inside: then a JSON number must not be read as a double."""
+    return kinds.is_decimal(kind) or any(has_decimal(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def check_types(schema: pa.Schema, format_name: str) -> None:
     """Raise ConfigurationError unless every column's type is in the table above, and names are unique."""
     if len(set(schema.names)) != len(schema.names):
