@@ -210,19 +210,19 @@ class ConnectionRights:
         "_mine",
         "_principal",
         "_rights",
-        "_rules",
         "_unfound",
         "_unknown",
+        "rules",
     )
 
     def __init__(self, authorization: Authorization, client: RightsClient) -> None:
         self._authorization = authorization
         self._client = client
-        self._rules = authorization.rules
+        self.rules = authorization.rules
         """The rules of the rights below. Changed by `_refresh`, together with `_principal`, `_mine` and `_unknown`."""
         self._principal = client.principal
         """The principal of the rights below."""
-        self._mine = self._rules.of(self._principal)
+        self._mine = self.rules.of(self._principal)
         """All rights of this principal under these rules."""
         self._unknown = self._mine.everywhere & READ
         """The rights on a ledger that was not looked up. READ suffices: an absent ledger has nothing to read."""
@@ -242,7 +242,7 @@ class ConnectionRights:
 
     def allows(self, ledger_id: int, needed: int) -> bool:
         """Return whether requests are known to be allowed; otherwise `judge` says what happens to them."""
-        if self._rules is not self._authorization.rules or self._principal is not self._client.principal:
+        if self.rules is not self._authorization.rules or self._principal is not self._client.principal:
             return False
         return not needed & ~self._rights.get(ledger_id, self._unknown)
 
@@ -289,8 +289,8 @@ class ConnectionRights:
 
     def _refresh(self) -> None:
         rules, principal = self._authorization.rules, self._client.principal
-        if self._rules is not rules or self._principal is not principal:
-            self._rules, self._principal = rules, principal
+        if self.rules is not rules or self._principal is not principal:
+            self.rules, self._principal = rules, principal
             self._mine = rules.of(principal)
             self._unknown = self._mine.everywhere & READ
             self._rights = {}
@@ -321,8 +321,12 @@ class ConnectionRights:
         return rights
 
     def _count_alike(self, needed: int, ledgers: np.ndarray, verdict: Verdict) -> int:
-        """Return how many of the ledgers from the first one on have the same verdict."""
+        """Return how many of the ledgers from the first one on have the same verdict.
+
+        Fewer, if this connection cannot remember all of them: `expected_key` needs the facts of those that are allowed.
+        """
         at, look, last = 0, _LOOK_ROWS, ledgers.item(0)
+        ledgers_max = self._authorization.limits.connection_ledgers_max
         is_allowed = verdict is ALLOWED
         while at < len(ledgers):
             some = ledgers[at : at + look].tolist()
@@ -331,8 +335,11 @@ class ConnectionRights:
                 # Nearly all are allowed, as the first one was.
                 if is_allowed and not needed & ~rights_of(ledger_id, unknown):
                     continue
-                if ledger_id != last and self._verdict(needed, ledger_id) is not verdict:
-                    return at + row
+                if ledger_id != last:
+                    if is_allowed and len(self._facts) >= ledgers_max and ledger_id not in self._facts:
+                        return at + row
+                    if self._verdict(needed, ledger_id) is not verdict:
+                        return at + row
                 last = ledger_id
             at += len(some)
             look *= _LOOK_MORE

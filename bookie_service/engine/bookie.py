@@ -110,7 +110,7 @@ class Bookie:
         """Clients that wait for room, in order of their requests. Emptied by `_resume_blocked`."""
         self.view = view = View(store, disks.known_space, options.reads)
         """What readings see of this bookie. Constant."""
-        self.reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times)
+        self.reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times, authorization)
         status_of = always_allowed if authorization is None else authorization.status_of
         self.long_polls = LongPolls(
             options.long_polls, options.long_poll_s_max, view.lac_at_hand, self.reads, turns, status_of

@@ -74,7 +74,7 @@ class EntryLists:
         clock: Callable[[], float] = time.monotonic,
         status_of: StatusOf = always_allowed,
     ) -> None:
-        """`status_of(connection, ledger)` is asked when a list's turn comes. The list is built only after EOK."""
+        """`status_of(connection, ledger)` is asked before a list is built and before it is sent: only EOK allows it."""
         self._status_of = status_of
         self._places = Shares(limits)
         """How many lists wait, by connection and address, below `limits`."""
@@ -176,7 +176,11 @@ class EntryLists:
         try:
             if error is not None:
                 raise error
-            listing.finish()
+            status = self._status_of(listing.client, listing.ledger_id)
+            if status == Status.EOK:
+                listing.finish()
+            else:
+                listing.refuse(status)
         except (StorageDamaged, OSError) as damage:
             listing.refuse(failed(damage))
         except Exception as unexpected:

@@ -8,7 +8,8 @@ the error is logged with its traceback, and everything else continues. Requests 
 A reading is answered at once as far as its entries are in memory, and the rest later, through fetch threads. The rest
 is copied out of the connection's buffer, and the connection continues with its next requests, because replies need no
 order. So a read that waits for the disk delays no add and no other read. Waiting readings are limited (`ReadOptions`)
-and hold no entries. They keep waiting while their peer does not take replies.
+and hold no entries. They keep waiting while their peer does not take replies. If the authorization rules change in
+between, the rest is judged again.
 
 A read looks entries up at one moment on the event loop, so a negative answer was true at that moment. Bytes that were
 fetched from a position are not used if a compaction has moved the entry since.
@@ -29,10 +30,12 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.options import BYTES_MAX, COUNT_MAX, bounded, check
+from bkspark.security.authorization import Rules
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import LAC_AT
 from bkspark.wire.status import Status
 from bookie_service.engine import rules
+from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.containment import Disconnectable, refuse_after
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
@@ -226,6 +229,8 @@ class Reading(ABC):
     is_waiting: bool = False
     """Whether it is answered later: a long poll that waits for a change of its ledger, and is enqueued again then, or a
     list of entries that waits for its turn, and is answered by itself."""
+    judged_by: Rules | None = None
+    """The authorization rules that allow all of it; None: not known."""
     failures: int = 0
     """How many requests were answered with an error. Readings of READ_ENTRY do not count them: `View` counts what they
     find."""
@@ -263,6 +268,21 @@ class Reading(ABC):
         if not count:
             self.refuse(status)
 
+    def arrange(self, order: np.ndarray) -> None:
+        """Reorder the next requests, of which there is one."""
+        assert len(order) == 1
+
+    def review(self, status_of: Callable[[int], Status]) -> None:
+        """Refuse the unanswered requests for ledgers whose status is not EOK."""
+        ledgers = self.ledgers()
+        if ledgers is None:
+            return
+        statuses = {ledger_id: status_of(ledger_id) for ledger_id in np.unique(ledgers).tolist()}
+        for status in set(statuses.values()) - {Status.EOK}:
+            refused = np.isin(np.asarray(self.ledgers()), [each for each, found in statuses.items() if found == status])
+            self.arrange(np.argsort(refused, axis=None, kind="stable"))
+            self.refuse_beyond(int(np.count_nonzero(~refused)), status)
+
 
 Pieces = list[bytes | memoryview]
 """Responses that are sent together."""
@@ -298,8 +318,10 @@ class Reads:
         turns: Turns,
         on_room: Callable[[], None],
         times: RequestTimes | None = None,
+        authorization: Authorization | None = None,
     ) -> None:
         """`on_room()` is called when readings that were refused because of `is_full` may be offered again."""
+        self._authorization = authorization
         self._times = times or RequestTimes()
         self._view = view
         self._fetch = fetch
@@ -359,7 +381,9 @@ class Reads:
         """
         times, view, place = self._times, self._view, None
         before, found, failures, began = len(reading), view.entries_read, reading.failures, times.clock_ns()
-        while True:
+        authorization = self._authorization
+        is_over = authorization is not None and not self._is_still_allowed(reading, authorization)
+        while not is_over:
             try:
                 place = reading.proceed(view, fetched, turn)
                 break
@@ -381,6 +405,16 @@ class Reads:
             if len(rows) >= ROWS_MAX:
                 times.reads.fold()
         return place, left
+
+    @staticmethod
+    def _is_still_allowed(reading: Reading, authorization: Authorization) -> bool:
+        """Refuse the requests that changed rules no longer allow; return whether others are left."""
+        if reading.judged_by is authorization.rules:
+            return True
+        reading.judged_by = authorization.rules
+        connection = reading.client.connection
+        reading.review(lambda ledger_id: authorization.status_of(connection, ledger_id))
+        return len(reading) > 0
 
     def note_answered(self, reading: Reading) -> None:
         """Count the one request of a reading that was answered by itself, and not while it proceeded."""

@@ -143,12 +143,11 @@ class SingleReads(Reading):
         ledger_ids = self.ledger_ids[rows]
         breaks = np.flatnonzero(ledger_ids[1:] != ledger_ids[:-1])
         if len(breaks) > 1 and self.row >= self._odd_end:
-            self._arrange(np.argsort(ledger_ids, kind="stable"))
+            self.arrange(np.argsort(ledger_ids, kind="stable"))
             breaks = np.flatnonzero(ledger_ids[1:] != ledger_ids[:-1])
         return [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
 
-    def _arrange(self, order: np.ndarray) -> None:
-        """Reorder the next requests."""
+    def arrange(self, order: np.ndarray) -> None:
         rows = slice(self.row, self.row + len(order))
         for ids in (self.ledger_ids, self.entry_ids):
             ids[rows] = ids[rows][order]
@@ -241,7 +240,7 @@ class SingleReads(Reading):
         begin, end = self.row, self.row + ends[-1]
         order = found.order(end - begin)
         if order is not None:
-            self._arrange(order)
+            self.arrange(order)
         lac_of_each = np.repeat(np.array(lacs), np.diff(ends, prepend=0)) if lacs else None
         sent = 0
         for rows, entries in found.pieces:

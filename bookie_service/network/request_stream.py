@@ -95,6 +95,8 @@ class RequestStream(ABC):
                 verdict, count = self._rights.judge(step.needed, step.ledgers(), asked)
                 if count < asked and verdict is not Verdict.WAIT:
                     step.keep(count)
+                if isinstance(step, Reading):
+                    step.judged_by = self._rights.rules
         except ProtocolError:
             raise
         except Exception as error:

@@ -44,6 +44,11 @@ class LacReads(Reading):
         self.txn_ids, self.ledger_ids = self.txn_ids[rows].copy(), self.ledger_ids[rows].copy()
         self.row = 0
 
+    def arrange(self, order: np.ndarray) -> None:
+        assert len(order) == len(self)
+        rows = self.row + order
+        self.txn_ids, self.ledger_ids, self.row = self.txn_ids[rows], self.ledger_ids[rows], 0
+
     def refuse(self, status: int) -> None:
         self.refuse_beyond(0, status)
 

@@ -196,6 +196,18 @@ def test_lists_of_closed_connections_are_dropped_and_their_places_come_back() ->
     assert len(bench.lists) == 0
 
 
+def test_list_is_not_sent_if_the_right_to_read_was_withdrawn_while_it_was_built() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.add(client, "a", 2 * STEP_S, 2 * STEP_S)
+    bench.add(client, "b")
+    bench.machine.step()
+    bench.status = Status.EUA
+    bench.machine.finish()
+    assert bench.log == ["begin a", "refuse a EUA", "refuse b EUA"]
+    assert len(bench.lists) == 0
+
+
 @pytest.mark.parametrize("how", ["status", "at once", "raises"])
 def test_list_that_is_refused_gives_way_to_the_next_one_a_turn_later(
     how: str, caplog: pytest.LogCaptureFixture
