@@ -1,6 +1,7 @@
 """The file of authorization rules. It is read when the bookie starts, and again when it has changed.
 
-If a changed file cannot be used, the rules stay as they are, and each change of the file is logged once.
+If a changed file cannot be used, the rules stay as they are, and each change of the file is logged once. A file that
+could not be opened or read is tried again: the process may have had too many open files, for example.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ class RulesFile:
         self.path = path
         self._stamp: _Stamp | None = None
         """The state of the file when it was last read; None: it was missing, or was never read."""
+        self._is_unread = False
+        """Whether the system refused the last attempt to read the file."""
 
     def read(self) -> Rules:
         """Return the rules in the file. Raises ConfigurationError if it cannot be used."""
-        self._stamp = self._look()
+        self._stamp, self._is_unread = self._look(), True
         try:
             with open(self.path, "rb", opener=_without_waiting) as file:
                 mode = os.fstat(file.fileno()).st_mode
                 data = file.read(RULES_BYTES_MAX + 1) if stat.S_ISREG(mode) else b""
         except OSError as error:
             raise ConfigurationError(f"{KEY}={self.path}: the file cannot be read: {error.strerror}") from None
+        self._is_unread = False
         if not stat.S_ISREG(mode):
             raise ConfigurationError(f"{KEY}={self.path}: it is not a file")
         if mode & stat.S_IWOTH:
@@ -45,7 +49,17 @@ class RulesFile:
 
     def read_if_changed(self) -> Rules | None:
         """Return the rules if the file has changed since it was last read, else None. Raises ConfigurationError."""
-        return None if self._look() == self._stamp else self.read()
+        if self._look() != self._stamp:
+            return self.read()
+        if not self._is_unread:
+            return None
+        try:
+            return self.read()
+        except ConfigurationError:
+            if self._is_unread:
+                # The first attempt has reported it.
+                return None
+            raise
 
     def _look(self) -> _Stamp | None:
         """Return values that change when the file is written, replaced or given other rights; None: it is missing."""

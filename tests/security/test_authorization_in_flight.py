@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bkspark.errors import ConfigurationError
 from bkspark.security.principal import Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from bookie_service.engine.authorization import AuthorizationLimits
+from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, adds
 from tests.bookie.v3_peer import request
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
@@ -105,3 +111,46 @@ def test_waiting_reads_of_ledgers_that_are_still_allowed_are_answered(
     assert len(found) == 1000
     assert 500 <= found.count(Status.EOK) < 600
     assert found.count(Status.EUA) == 1000 - found.count(Status.EOK)
+
+
+@contextmanager
+def no_more_open_files() -> Iterator[None]:
+    """Let the process open no further file, as under a flood of connections."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_changed_rules_that_could_not_be_read_at_first_are_read_later(tmp_path: Path) -> None:
+    """docs/security.md: "The bookie reads the file again within a second of a change." With too many open files it
+    could not, and a right that the change withdrew stayed in force until the next change."""
+    path = tmp_path / "rules"
+    path.write_text("* read,write *\n")
+    file = RulesFile(str(path))
+    assert len(file.read()) == 1
+    path.write_text("* read *\n* write id:1\n")
+    with no_more_open_files():
+        with pytest.raises(ConfigurationError, match="the file cannot be read: Too many open files"):
+            file.read_if_changed()
+        # It is reported once.
+        assert file.read_if_changed() is None
+    changed = file.read_if_changed()
+    assert changed is not None
+    assert len(changed) == 2
+    assert file.read_if_changed() is None
+
+
+def test_rules_that_are_wrong_when_they_can_be_read_at_last_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "rules"
+    path.write_text("* raed *\n")
+    file = RulesFile(str(path))
+    with no_more_open_files(), pytest.raises(ConfigurationError, match="Too many open files"):
+        file.read()
+    with pytest.raises(ConfigurationError, match="line 1: 'raed' is not a right"):
+        file.read_if_changed()
+    assert file.read_if_changed() is None
