@@ -193,26 +193,32 @@ class Guard:
             return Principal("loopback", "local"), Role.DESTROY
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._try(request, token.strip()) or (None, Role.NONE)
+            known = self._try(request, token.strip()) or (None, Role.NONE)
+            request["mark"] = "" if known[0] is None else self._users.mark(known[0])
+            return known
         session = self._sessions.find(request["session"], by_user=LIVE_UPDATE not in request.headers)
         if session is not None:
             if session.mark != self._users.mark(session.principal):
                 self._sessions.close(request["session"])
             else:
                 request["is_signed_in"] = True
+                request["mark"] = session.mark
                 return session.principal, self._users.role_of(session.principal)
+        request["mark"] = ""
         certificate = request.transport.get_extra_info("peercert") if request.transport else None
         principal = principal_of_certificate(certificate)
         role = self._users.role_of(principal)
         return (principal, role) if role else (None, Role.NONE)
 
     def _is_still_known(self, request: web.Request) -> bool:
-        """Return whether the user of a long request may still read: the session may have ended."""
+        """Return whether the user of a long request may still read: the session may have ended, or the token may have
+        been replaced."""
         if self._users is None:
             return True
         if "is_signed_in" in request and self._sessions.find(request["session"], by_user=False) is None:
             return False
-        return self._users.role_of(request["principal"]) >= Role.READ
+        principal: Principal = request["principal"]
+        return self._users.mark(principal) == request["mark"] and self._users.role_of(principal) >= Role.READ
 
     def _try(self, request: web.Request, token: str) -> tuple[Principal, Role] | None:
         """Return the user with a token; None: the token is wrong. Raises HTTPTooManyRequests."""
