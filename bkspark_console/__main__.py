@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from bkspark.client import Client, EncryptionOptions
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.ids import parse_host_port
 from bkspark.log_limit import FLUSH_S, LogLimiter, limited
+from bkspark.log_lines import TEXT, TextFormatter
 from bkspark.security.access_file import AccessFile
 from bkspark.security.web import is_loopback
 from bkspark.tls.contexts import TlsContext
@@ -48,11 +49,7 @@ def main() -> int:
     parser = Parser(prog="bkspark console")
     console.add_arguments(parser)
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    limiters = list(map(limited, logging.getLogger().handlers))
-    # kazoo logs each attempt to connect, and aiohttp each request.
-    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
-    logging.getLogger("aiohttp.server").addFilter(PeersErrors())
+    limiter = log_to_stderr()
     try:
         users = None if arguments.token_file is None else AccessFile(arguments.token_file, "--token-file")
         check_host(arguments.host, users)
@@ -67,7 +64,7 @@ def main() -> int:
         )
         http = http_access(arguments)
         password = ledger_password(arguments)
-        asyncio.run(_logged(limiters, _serve(arguments, options, password, http, context)))
+        asyncio.run(_logged(limiter, _serve(arguments, options, password, http, context)))
     except ConfigurationError as error:
         return _fail(error, USAGE)
     except (BookKeeperError, OSError) as error:
@@ -75,19 +72,29 @@ def main() -> int:
     except KeyboardInterrupt:
         return 0
     finally:
-        for limiter in limiters:
-            limiter.finish()
+        limiter.finish()
     return 0
 
 
-async def _logged(limiters: Sequence[LogLimiter], serving: Coroutine[Any, Any, None]) -> None:
+def log_to_stderr() -> LogLimiter:
+    """Log to stderr as text; return the limit that keeps peers from filling the log."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter(TEXT))
+    limiter = limited(handler)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # kazoo logs each attempt to connect, and aiohttp each request.
+    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
+    logging.getLogger("aiohttp.server").addFilter(PeersErrors())
+    return limiter
+
+
+async def _logged(limiter: LogLimiter, serving: Coroutine[Any, Any, None]) -> None:
     """Serve; meanwhile repeated lines of the log are summed up."""
 
     async def flush() -> NoReturn:
         while True:
             await asyncio.sleep(FLUSH_S)
-            for limiter in limiters:
-                limiter.flush()
+            limiter.flush()
 
     flushing = asyncio.create_task(flush())
     try:

@@ -30,7 +30,7 @@ LAYERS = (
         """
         ids errors extras options tasks memory stages tracing metrics version properties configuration_files
         client_files parent_death interpreter secret_files changed_files one_line arrow_sizes decimals buckets
-        log_limit failure_log wall_clock
+        log_limit log_lines failure_log wall_clock
         """
     ),
     ("bkspark.entries",),
@@ -51,8 +51,8 @@ LAYERS = (
 CONSOLE = ("bkspark_console",)
 CONSOLE_IMPORTS = _of_bkspark(
     """
-    ids errors version arrow_sizes entries wire tls security core metadata ledger log client cli log_limit tasks
-    wall_clock
+    ids errors version arrow_sizes entries wire tls security core metadata ledger log client cli log_limit log_lines
+    tasks wall_clock
     """
 )
 """All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""
@@ -87,7 +87,7 @@ IMPORTED_BY = {
 SERVER_IMPORTS = _of_bkspark(
     """
     ids errors extras options tasks memory tracing version secret_files entries wire tls security properties
-    configuration_files parent_death metadata one_line buckets log_limit failure_log wall_clock
+    configuration_files parent_death metadata one_line buckets log_limit log_lines failure_log wall_clock
     """
 )
 """All of bkspark that bookie_service may import."""

@@ -45,6 +45,7 @@ UNSHOWN = (
     "decimals",
     "buckets",
     "log_limit",
+    "log_lines",
     "failure_log",
     "wall_clock",
 )

@@ -2,9 +2,7 @@
 
 JSON has one object a line in the form of OpenTelemetry's log model, as Apache's bookies can log: `Timestamp` (UTC, ms),
 `SeverityText`, `Body`, and `Attributes` with `thread.name`, `code.namespace`, `exception.*` and those of the event.
-Text has the same attributes only if the message names them. Text has one line for each event, even if a peer chooses
-some of its words: control characters are escaped, and tracebacks are indented. Otherwise a path or a reason with a line
-end could look like a line of the audit log.
+Text has the same attributes only if the message names them (`bkspark.log_lines`).
 
 Lines of the audit log are always written, whatever the level is: only operators who may change something cause them,
 and one of these changes is the level.
@@ -18,17 +16,15 @@ import logging
 import os
 import sys
 import traceback
-from typing import Any
 
 from bkspark.log_limit import DETAILS, LogLimiter, limited
-from bkspark.one_line import one_line
+from bkspark.log_lines import TEXT, TextFormatter
 from bkspark.version import VERSION
 from bookie_service.operation.audit import AUDIT_LOGGER
 from bookie_service.settings.configuration import Configuration, is_secret
 
 logger = logging.getLogger(__name__)
 
-TEXT = "%(asctime)s %(levelname)s %(message)s"
 INSTANCE_VARIABLE = "BKSPARK_INSTANCE"
 """The environment variable with the number of a bookie that shares a host's log with others. Each line names it."""
 
@@ -64,22 +60,6 @@ class JsonFormatter(logging.Formatter):
             "Attributes": attributes,
         }
         return json.dumps(line, default=str)
-
-
-class TextFormatter(logging.Formatter):
-    """Writes one line, and indented lines for a traceback or other details."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in logging
-        line = one_line(super().formatMessage(record))
-        details = getattr(record, DETAILS, None)
-        return line if details is None else f"{line}\n{_indented(details)}"
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        return _indented(super().formatException(ei))
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {one_line(line)}" for line in text.splitlines())
 
 
 def log_to_stderr() -> LogLimiter:

@@ -15,7 +15,8 @@ import pytest
 
 from bkspark.cli.child_process import ChildProcess
 from bkspark.log_limit import DETAILS
-from bookie_service.admin.log_output import TEXT, JsonFormatter, TextFormatter
+from bkspark.log_lines import TEXT, TextFormatter
+from bookie_service.admin.log_output import JsonFormatter
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.http_process import HTTP, answer, call
 from tests.polling import wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_service.admin.log_output import TextFormatter
+from bkspark.log_lines import TextFormatter
 from bookie_service.settings.http_options import HttpOptions
 from tests.security.http_serving import TOKENS, access_file, served
 
