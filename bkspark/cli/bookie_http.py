@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import logging
 import os
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import client_net
@@ -16,8 +19,12 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from urllib.request import BaseHandler
 
+    from bkspark.changed_files import ChangedFiles
     from bkspark.metadata.registration import BookieAddress
+    from bkspark.tls.contexts import TlsContext
     from bkspark.tls.options import TlsOptions
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 AT_ONCE = 64
@@ -51,21 +58,31 @@ def http_access(arguments: argparse.Namespace) -> BookieHttpAccess:
 class BookieHttpAccess:
     """The token and the TLS of a client of bookies' HTTP servers.
 
-    A client with TLS sends its token only inside TLS: a forged registration must not make it disclose the token.
+    A client with TLS sends its token only inside TLS: a forged registration must not make it disclose the token. A
+    changed file of the token or of TLS is used for the requests that follow. For one thread.
     """
 
-    def __init__(self, token_file: str | None, tls: TlsOptions | None) -> None:
+    def __init__(
+        self, token_file: str | None, tls: TlsOptions | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Raises ConfigurationError: the file of the token cannot be used."""
-        self._token = ""
+        self._clock = clock
+        self._token: ChangedFiles[str] | None = None
+        """The token in its file; None: requests have no token."""
         self._tls = tls
+        self._own_context: TlsContext | None = None
+        """The contexts of the client's TLS; None before the first call with them. Set once."""
         self._context: ssl.SSLContext | None = None
-        """None before the first call with TLS. Set once."""
+        """The context with the system's authorities; None before the first call with it. Set once."""
         self._threads: ThreadPoolExecutor | None = None
         """None before the first request. Set once."""
         if token_file:
-            from bkspark.security.access_file import read_token
+            from bkspark.changed_files import ChangedFiles, Says
+            from bkspark.security.access_file import REFRESH_S, read_token
 
-            self._token = read_token(token_file, TOKEN_OPTION)
+            says = Says("requests have the token as it was", "requests have the changed token")
+            read = functools.partial(read_token, token_file, TOKEN_OPTION)
+            self._token = ChangedFiles([token_file], read, REFRESH_S, says, logger, clock)
 
     def __repr__(self) -> str:
         return "BookieHttpAccess()"
@@ -77,19 +94,22 @@ class BookieHttpAccess:
         Raises:
             ConfigurationError: a file of the client's TLS cannot be used.
         """
+        if self._tls is not None:
+            if self._own_context is None:
+                from bkspark.tls.contexts import TlsContext
+
+                self._own_context = TlsContext(self._tls, is_server=False, clock=self._clock)
+            return self._own_context.current()
         if self._context is None:
             import ssl
 
-            from bkspark.tls.contexts import TlsContext
-
-            own = None if self._tls is None else TlsContext(self._tls, is_server=False).current()
-            self._context = own or ssl.create_default_context()
+            self._context = ssl.create_default_context()
         return self._context
 
     def headers(self, url: str) -> dict[str, str]:
         """Return the headers of a request that identify this client."""
         may_send = url.startswith("https:") or self._tls is None
-        return {"Authorization": f"Bearer {self._token}"} if self._token and may_send else {}
+        return {"Authorization": f"Bearer {self._token.current()}"} if self._token is not None and may_send else {}
 
     async def fetch(self, url: str) -> bytes | None:
         """Return what a GET of a URL returns, None if it fails."""
@@ -99,7 +119,10 @@ class BookieHttpAccess:
             from concurrent.futures import ThreadPoolExecutor
 
             self._threads = ThreadPoolExecutor(AT_ONCE, "http")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, url)
+        context = self.tls_context if url.startswith("https:") else None
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, _fetched, url, self.headers(url), context
+        )
 
     async def fetch_object(self, url: str) -> dict[str, Any] | None:
         """Return the JSON object that a GET of a URL returns, None if it fails."""
@@ -110,21 +133,23 @@ class BookieHttpAccess:
             return None
         return found if isinstance(found, dict) else None
 
-    def _fetch(self, url: str) -> bytes | None:
-        # Imported here: it takes 30 ms, and every command imports this module.
-        from urllib.error import URLError
-        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
-        # No proxies and no redirects: no other server may see the token.
-        handlers: list[Any] = [ProxyHandler({}), _no_redirects()]
-        if url.startswith("https:"):
-            handlers.append(HTTPSHandler(context=self.tls_context))
-        try:
-            with build_opener(*handlers).open(Request(url, headers=self.headers(url)), timeout=TIMEOUT_S) as reply:
-                body: bytes = reply.read(BYTES_MAX + 1)
-        except (URLError, OSError, ValueError):
-            return None
-        return body if len(body) <= BYTES_MAX else None
+def _fetched(url: str, headers: dict[str, str], context: ssl.SSLContext | None) -> bytes | None:
+    """Return what a GET of a URL returns, None if it fails. `context`: that of an `https:` URL."""
+    # Imported here: it takes 30 ms, and every command imports this module.
+    from urllib.error import URLError
+    from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+    # No proxies and no redirects: no other server may see the token.
+    handlers: list[Any] = [ProxyHandler({}), _no_redirects()]
+    if context is not None:
+        handlers.append(HTTPSHandler(context=context))
+    try:
+        with build_opener(*handlers).open(Request(url, headers=headers), timeout=TIMEOUT_S) as reply:
+            body: bytes = reply.read(BYTES_MAX + 1)
+    except (URLError, OSError, ValueError):
+        return None
+    return body if len(body) <= BYTES_MAX else None
 
 
 def _no_redirects() -> BaseHandler:

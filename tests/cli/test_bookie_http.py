@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from kazoo.client import KazooClient
 
 from bkspark.cli.bookie_http import BookieHttpAccess, http_origin, http_problem, is_this_host
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.registration import BookieAddress, encode
+from bkspark.tls.options import TlsOptions
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cli.console import Console
+from tests.security.certificates import Authority
 
 ELSEWHERE = "192.0.2.7"
 """An address that no host has."""
@@ -76,6 +79,41 @@ def test_many_servers_are_asked_at_once() -> None:
             assert found == [b"yes"] * count
 
     asyncio.run(test())
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_changed_token_is_sent_with_the_next_request(tmp_path: Path) -> None:
+    """The console runs for months. It sent the token of its start, and bookies refuse a host after ten wrong tokens."""
+    clock, path = Clock(), tmp_path / "token"
+    path.write_text("the-first-token-of-ops\n")
+    access = BookieHttpAccess(str(path), None, clock)
+    assert access.headers("http://b:1") == {"Authorization": "Bearer the-first-token-of-ops"}
+    path.write_text("the-next-token-of-ops\n")
+    clock.now += 1.0
+    assert access.headers("http://b:1") == {"Authorization": "Bearer the-next-token-of-ops"}
+    path.write_text("short")
+    clock.now += 1.0
+    assert access.headers("http://b:1") == {"Authorization": "Bearer the-next-token-of-ops"}
+
+
+def test_changed_certificates_count_for_the_next_request(tmp_path: Path) -> None:
+    """docs/security.md: files are read again when they have changed."""
+    clock = Clock()
+    first = Authority(tmp_path)
+    access = BookieHttpAccess(None, TlsOptions(trust_store=first.pem), clock)
+    before = access.tls_context
+    assert access.tls_context is before
+    second = Authority(tmp_path)
+    assert second.pem == first.pem
+    clock.now += 61
+    (trusted,) = access.tls_context.get_ca_certs(binary_form=True)
+    assert trusted == second.certificate.public_bytes(Encoding.DER)
 
 
 @contextlib.contextmanager
