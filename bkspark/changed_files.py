@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class ChangedFiles(Generic[T]):
     """The newest value that could be made from some files. For one thread.
 
     While changed files cannot be used, the old value stays, and one line is logged. They are tried again at each look,
-    because a key may be replaced before its certificate.
+    because a key may be replaced before its certificate. A pipe is read only for the first value, because reading it
+    again would wait for a program that writes to it.
     """
 
     def __init__(
@@ -79,6 +81,9 @@ class ChangedFiles(Generic[T]):
 
     def _make_again(self, stamps: tuple[object, ...]) -> None:
         try:
+            pipe = next(filter(_is_pipe, self._paths), None)
+            if pipe is not None:
+                raise ConfigurationError(f"{pipe} is a pipe, which is read only at the start")
             value = self._make()
         except ConfigurationError as error:
             if stamps != self._tried:
@@ -97,6 +102,12 @@ class ChangedFiles(Generic[T]):
 
     def _look(self) -> tuple[object, ...]:
         return tuple(map(_stamp, self._paths))
+
+
+def _is_pipe(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    return False
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

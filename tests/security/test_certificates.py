@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import ssl
 import subprocess
@@ -405,3 +406,37 @@ def test_unexpected_error_while_changed_files_are_read_leaves_the_old_value_in_u
     path.write_text("4")
     clock.now += 1.0
     assert files.current() == 25
+
+
+def test_pipe_in_place_of_a_file_is_not_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Reading waits until a program writes to the pipe, and an event loop would wait with it. At the start, a pipe may
+    bring a secret."""
+    clock = Clock()
+    path = tmp_path / "value"
+    path.write_text("2")
+    read: list[str] = []
+
+    def make() -> str:
+        read.append("pipe" if path.is_fifo() else path.read_text())
+        return read[-1]
+
+    files = ChangedFiles([str(path)], make, 1.0, Says("kept", "changed"), logging.getLogger("test"), clock)
+    path.unlink()
+    os.mkfifo(path)
+    for _ in range(3):
+        clock.now += 1.0
+        assert files.current() == "2"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kept: {path} is a pipe, which is read only at the start"
+    ]
+    path.unlink()
+    path.write_text("4")
+    clock.now += 1.0
+    assert files.current() == "4"
+    assert read == ["2", "4"]
+
+
+def test_pipe_is_read_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "value"
+    os.mkfifo(path)
+    assert ChangedFiles([str(path)], lambda: 1, 1.0, Says("", ""), logging.getLogger("test")).current() == 1
