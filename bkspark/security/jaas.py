@@ -22,6 +22,7 @@ The grammar is that of Java's `ConfigFile`, token by token:
   the line, without an error; here that is an error, as it hides where a password ends.
 * `/* ... */` is a comment. Everything is a comment from another `/` on to the end of the line, as in Java.
 * `${/}` in a value is "/", and `${NAME}` is a property of Java's, of which `properties` gives those that there are.
+  `${{...}}` stays as it is.
 * A section may appear once. If an option appears twice in a module, the last one counts, as in Java.
 
 A file has at most `FILE_CHARS_MAX` characters. No error message contains a value, since values are passwords.
@@ -41,7 +42,8 @@ _SPACE = re.compile(r"[\x00-\x20]+")
 _WORD = re.compile(r"[A-Za-z_$*\u00a0-\U0010ffff][A-Za-z0-9._$*\u00a0-\U0010ffff-]*")
 _QUOTED = re.compile(r'"((?:[^"\\\r\n]|\\[^\r\n])*)"')
 _ESCAPE = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.DOTALL)
-_PROPERTY = re.compile(r"\$\{([^}]*)\}")
+_PROPERTY = re.compile(r"\$\{\{.*?(?:\}\}|$)|\$\{([^}]*)\}", re.DOTALL)
+"""A place that Java copies, or the name of a property."""
 _LINE_END = re.compile(r"[\r\n]|$")
 _MARKS = "{}=;"
 
@@ -109,6 +111,8 @@ def _module(tokens: _Tokens, properties: Mapping[str, str]) -> LoginModule:
 def _expanded(value: str, key: str, line: int, properties: Mapping[str, str]) -> str:
     def of(match: re.Match[str]) -> str:
         name = match[1]
+        if name is None:
+            return match[0]
         if name == "/":
             return "/"
         if name not in properties:

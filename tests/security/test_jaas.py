@@ -60,6 +60,10 @@ def test_file_of_apaches_documentation_is_read() -> None:
         ("a=x1.2-3_$*", {"a": "x1.2-3_$*"}),
         ("a=\u00e4\u4e00", {"a": "\u00e4\u4e00"}),
         ('a="x${/}y"', {"a": "x/y"}),
+        ('a="x${/y"', {"a": "x${/y"}),
+        ('a="x${{p}}${/}y"', {"a": "x${{p}}/y"}),
+        ('a="x${{p${/}y"', {"a": "x${{p${/}y"}),
+        ('a="x${{p}${/}}}y"', {"a": "x${{p}${/}}}y"}),
     ],
 )
 def test_values_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
