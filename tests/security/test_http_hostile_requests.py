@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from bkspark.log_lines import TextFormatter
+from bkspark.security.roles import Role
+from bookie_service.admin.http.messages import HttpRequest, HttpResponse, plain
+from bookie_service.admin.http.routing import Routes
 from bookie_service.settings.http_options import HttpOptions
 from tests.security.http_serving import TOKENS, access_file, served
 
@@ -142,3 +146,16 @@ def test_requests_after_one_that_is_refused_are_not_served(tmp_path: Path) -> No
                 with peer.makefile("rb") as file:
                     answers = file.read()
             assert b" 200 " not in answers, answers
+
+
+@pytest.mark.parametrize("query", [{}, {"ledger_id": "7"}])
+def test_path_that_is_spelt_like_the_route_has_its_parameters_like_any_other(query: dict[str, str]) -> None:
+    """`/api/v2/ledgers/{ledger_id}`, with the braces, took the ledger of the query, or failed without it."""
+    routes = Routes()
+
+    async def shown(request: HttpRequest) -> HttpResponse:
+        return plain(request.query["ledger_id"])
+
+    routes.add("GET", "/ledgers/{ledger_id}", shown)
+    request = HttpRequest("GET", "/ledgers/{ledger_id}", query, role=Role.READ)
+    assert asyncio.run(routes.answer(request)).body == b"{ledger_id}"

@@ -70,7 +70,7 @@ class Routes:
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request. Raises HttpError."""
         path, parameters = request.path.rstrip("/") or "/", {}
-        if path not in self._calls:
+        if path not in self._calls or "{" in path:
             # A caller without a role must not learn which paths exist.
             request.need(Role.METRICS)
             found = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
