@@ -137,6 +137,11 @@ def test_collection_leaves_out_what_is_suspended(tmp_path: Path, caplog: pytest.
         ]
         operator.suspend("amy", collection=True)
         assert operator.state().collection_suspended
+        # The console sends the state of all three, and two lines named changes that no operator had made.
+        before = len(audited(caplog))
+        operator.suspend("bob", collection=True)
+        operator.resume("bob", minor=True, major=True)
+        assert len(audited(caplog)) == before
         with pytest.raises(Refused, match="resume it first"):
             await operator.collect("amy")
 
