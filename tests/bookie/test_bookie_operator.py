@@ -162,6 +162,25 @@ def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) 
     run(tmp_path, test)
 
 
+def test_request_of_another_form_is_refused(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        commands = LiveCommands(bench.operator)
+        for request in (
+            {"do": "suspend", "what": [["minor"]]},
+            {"do": "suspend", "what": "minor"},
+            {"do": "resume", "what": [{}]},
+            {"do": "limbo", "after": 1 << 70},
+            {"do": "limbo", "after": True},
+            {"do": "limbo", "after": -2},
+            {"do": "set", "keys": {"logLevel": 1}},
+            {"do": "fly"},
+        ):
+            with pytest.raises(Refused):
+                await commands(request, "amy")
+
+    run(tmp_path, test)
+
+
 def test_files_of_each_kind_are_found_where_they_lie(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         current = tmp_path / "ledgers" / "current"
