@@ -138,5 +138,4 @@ class PlanPaths:
 
     def _draining(self, bookie: str) -> LongOperation | None:
         """Return the operation of this process that drains a bookie, or will; None: there is none."""
-        found = (each for each in self._operations.unfinished() if (each.kind, each.subject) == ("drain", bookie))
-        return next(found, None)
+        return self._operations.unfinished_of("drain", bookie)
