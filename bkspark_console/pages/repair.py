@@ -10,9 +10,9 @@ from typing import Any
 
 from aiohttp import web
 
+from bkspark.core.copies import holders
 from bkspark.core.health import BookieFacts
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.underreplication import DELAY_S_MAX, UnderreplicationStore
@@ -129,13 +129,9 @@ def _state(facts: BookieFacts | None) -> str:
 
 
 def least_copies(metadata: LedgerMetadata, serving: frozenset[str]) -> int:
-    """Return how many copies at these bookies the entry with the fewest copies has."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum
-    return min(
-        sum(fragment.bookies[slot] in serving for slot in write_set(residue, size, quorum))
-        for fragment in metadata.fragments
-        for residue in range(size)
-    )
+    """Return how many copies at these bookies the entry with the fewest copies has; Qw if there is no entry."""
+    counts = (sum(bookie in serving for bookie in bookies) for _, bookies in holders(metadata))
+    return min(counts, default=metadata.write_quorum)
 
 
 # ---- reports of the processes that repair ----
