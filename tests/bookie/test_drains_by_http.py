@@ -93,7 +93,7 @@ def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
         with pytest.raises(HttpError) as refused:
             await api.drain(BOOKIES[0])
         assert (refused.value.status, "run or wait" in refused.value.text) == (503, True)
-        assert await api.commands.plans() == []
+        assert (await api.commands.plans()).plans == []
         # A drain that this process carries out already needs no more room, for example to get another rate.
         await asyncio.sleep(0)
         await api.operations.close()
@@ -102,7 +102,7 @@ def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
         for number in range(UNFINISHED_MAX - 1):
             api.operations.begin("recover", str(number), "amy", "repair", for_ever)
         await api.drain(BOOKIES[0])
-        assert [plan.kind for plan in await api.commands.plans()] == [DRAIN]
+        assert [plan.kind for plan in (await api.commands.plans()).plans] == [DRAIN]
 
     run(test)
 
@@ -127,7 +127,7 @@ def test_a_drain_whose_room_others_take_while_its_plan_is_stored_leaves_no_plan(
     async def test(api: Api) -> None:
         refused = await refused_drain(api)
         assert (refused.status, "run or wait" in refused.text) == (503, True)
-        assert [(plan.bookie, plan.kind) for plan in await api.commands.plans()] == [(BOOKIES[1], DRAIN)]
+        assert [(plan.bookie, plan.kind) for plan in (await api.commands.plans()).plans] == [(BOOKIES[1], DRAIN)]
 
     run(test)
 
