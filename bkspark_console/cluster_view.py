@@ -94,6 +94,19 @@ class BookieHttpFacts:
 NOT_REGISTERED = BookieHttpFacts(SILENT, None, "it is not registered")
 
 
+async def unless_damaged(reading: Awaitable[_T], problems: list[str]) -> _T | None:
+    """Return what is read from the metadata store; None, with the error among `problems`, if its node is damaged.
+
+    Raises:
+        MetadataError: the store failed.
+    """
+    try:
+        return await reading
+    except MetadataFormat as error:
+        problems.append(str(error))
+        return None
+
+
 class ClusterView:
     """The cluster at one URI. For one event loop."""
 
