@@ -42,11 +42,9 @@ def read(path: Path, option: str = "--config", *, is_read_again: bool = False) -
     Raises:
         ConfigurationError: the file, or one that it includes, cannot be read or understood. The message names it.
     """
-    if is_read_again and path.exists() and not path.is_file():
-        raise ConfigurationError(f"{option} {str(path)!r} is not a file, and cannot be read again")
     values: dict[str, str] = {}
     notes = []
-    for key, value in _pairs(path, f"{option} {str(path)!r}", 0):
+    for key, value in _pairs(path, f"{option} {str(path)!r}", 0, is_read_again=is_read_again):
         if key not in values:
             values[key] = value
         elif key in LISTS:
@@ -85,7 +83,11 @@ def _named_or_default(reference: str, values: Mapping[str, str]) -> str | None:
     return default if found is None and has_default else found
 
 
-def _pairs(path: Path, name: str, depth: int, *, is_optional: bool = False) -> Iterator[tuple[str, str]]:
+def _pairs(
+    path: Path, name: str, depth: int, *, is_read_again: bool, is_optional: bool = False
+) -> Iterator[tuple[str, str]]:
+    if is_read_again and path.exists() and not path.is_file():
+        raise ConfigurationError(f"{name} is not a file, and cannot be read again")
     try:
         pairs = properties.pairs(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -104,5 +106,10 @@ def _pairs(path: Path, name: str, depth: int, *, is_optional: bool = False) -> I
             why = "a name with ${...} cannot be replaced here" if depth < INCLUDES_MAX else "files include themselves"
             raise ConfigurationError(f"{name}: {key} = {value}: {why}")
         included = path.parent / value
-        is_optional = key.lower() == _INCLUDE_OPTIONAL
-        yield from _pairs(included, f"{str(included)!r}, which {name} includes,", depth + 1, is_optional=is_optional)
+        yield from _pairs(
+            included,
+            f"{str(included)!r}, which {name} includes,",
+            depth + 1,
+            is_read_again=is_read_again,
+            is_optional=key.lower() == _INCLUDE_OPTIONAL,
+        )

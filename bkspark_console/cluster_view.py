@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -16,8 +15,8 @@ import numpy as np
 from bkspark.cli.health import against_stopping, cluster_facts
 from bkspark.client import Client
 from bkspark.core.health import ClusterFacts, Reason, reasons
-from bkspark.errors import BookKeeperError, MetadataError
-from bkspark.metadata.bookie_plans import BookiePlans
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat
+from bkspark.metadata.bookie_plans import BookiePlans, PlansInForce
 from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
@@ -93,6 +92,19 @@ class BookieHttpFacts:
 
 
 NOT_REGISTERED = BookieHttpFacts(SILENT, None, "it is not registered")
+
+
+async def unless_damaged(reading: Awaitable[_T], problems: list[str]) -> _T | None:
+    """Return what is read from the metadata store; None, with the error among `problems`, if its node is damaged.
+
+    Raises:
+        MetadataError: the store failed.
+    """
+    try:
+        return await reading
+    except MetadataFormat as error:
+        problems.append(str(error))
+        return None
 
 
 class ClusterView:
@@ -230,7 +242,7 @@ class ClusterView:
         facts = await self.all_http_facts()
         return {bookie: each.origin for bookie, each in facts.items() if each.kind == OURS and each.origin is not None}
 
-    async def plans(self) -> list[dict[str, Any]] | None:
+    async def plans(self) -> PlansInForce | None:
         """Return the plans for bookies (maintenance, drain, quarantine); None: no bookie with `/api/v2` answers.
 
         They are read from the metadata store: while it is away, each bookie that was asked would wait for it.
@@ -240,8 +252,7 @@ class ClusterView:
         """
         if not await self.our_origins():
             return None
-        plans, now_ms = BookiePlans(await self.client.tree(), self.client.uri), wall_clock_ms()
-        return [dataclasses.asdict(plan) async for plan in plans.all() if not plan.is_over(now_ms)]
+        return await BookiePlans(await self.client.tree(), self.client.uri).in_force(wall_clock_ms())
 
     # ---- samples ----
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import Commands, add_cluster, client_zookeeper, cluster_uri
+from bkspark.cli.changes import record
 from bkspark.cli.output import print_json, progress
 from bkspark.errors import MetadataAccessDenied, NoSuchNode
 
 if TYPE_CHECKING:
     from bkspark.metadata.acl_migration import Walked
     from bkspark.metadata.acls import AclList
+    from bkspark.metadata.uri import MetadataUri
     from bkspark.metadata.zookeeper import ZooKeeperTree
 
 _PROGRESS_S = 2.0
@@ -59,7 +61,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.acl_command == "check":
             return await _check(arguments, tree, uri.root)
-        return await _change(arguments, tree, uri.root, options.further_acls)
+        return await _change(arguments, tree, uri, options.further_acls)
     finally:
         await tree.close()
 
@@ -102,19 +104,25 @@ async def _check(arguments: argparse.Namespace, tree: ZooKeeperTree, root: str) 
     return 0 if found.is_right else 1
 
 
-async def _change(arguments: argparse.Namespace, tree: ZooKeeperTree, root: str, further: AclList) -> int:
+async def _change(arguments: argparse.Namespace, tree: ZooKeeperTree, uri: MetadataUri, further: AclList) -> int:
     from bkspark.metadata.acl_migration import closed_to_others, exactly, migrate, walk
     from bkspark.metadata.acls import OPEN, shown
+    from bkspark.metadata.change_records import ChangeRecords
 
     is_closing = arguments.acl_command == "close"
     target = await closed_to_others(tree, further) if is_closing else OPEN
-    roots = await _roots(tree, root)
+    roots = await _roots(tree, uri.root)
     if arguments.dry_run:
         found = await walk(tree, roots, exactly(target), changes=False, progress=_reporter())
         is_done = not found.refused
     else:
         found, last = await migrate(tree, roots, exactly(target), progress=_reporter())
         is_done = last.is_right
+        if found.changed:
+            records = ChangeRecords(tree, uri)
+            await record(tree, uri, f"give {found.changed} nodes of the cluster the access list {shown(target)}")
+            # The nodes of the record have the access list of this client's configuration.
+            await migrate(tree, [records.root], exactly(target), progress=_reporter())
     facts = _facts(found) | {"target": [str(each) for each in target], "dry_run": arguments.dry_run, "done": is_done}
     if arguments.json:
         print_json(facts)

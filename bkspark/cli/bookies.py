@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
 from bkspark.cli.bookie_http import BookieHttpAccess, http_access, http_origin, http_problem
 from bkspark.cli.health import ask_all, bookie_facts
-from bkspark.cli.output import human_bytes, print_json, print_table
+from bkspark.cli.output import human_bytes, print_json, print_table, progress
+from bkspark.errors import MetadataFormat
 
 if TYPE_CHECKING:
     from bkspark.client import Client
@@ -66,7 +67,13 @@ async def _bookies(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     net, zookeeper, http = client_net(arguments), client_zookeeper(arguments), http_access(arguments)
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
         registry = (await client.context()).registry
-        states, racks = await registry.states(), (await registry.racks()).racks
+        states = await registry.states()
+        try:
+            racks = (await registry.racks()).racks
+        except MetadataFormat as error:
+            # Another program writes it. Clients place copies without it, too.
+            progress(f"the racks are not known: {error}")
+            racks = {}
         return await ask_all(states, partial(_bookie, client, racks, http))
 
 

@@ -281,5 +281,5 @@ async def _in_maintenance(client: Client) -> list[str]:
     from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
     from bkspark.wall_clock import wall_clock_ms
 
-    plans, now_ms = BookiePlans(await client.tree(), client.uri), wall_clock_ms()
-    return [plan.bookie async for plan in plans.all() if plan.kind == MAINTENANCE and not plan.is_over(now_ms)]
+    found = await BookiePlans(await client.tree(), client.uri).in_force(wall_clock_ms())
+    return [plan.bookie for plan in found.plans if plan.kind == MAINTENANCE]

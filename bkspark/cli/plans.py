@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bkspark.client import Client
     from bkspark.core.health import Reason
-    from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
+    from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans, PlansInForce
 
 POLL_S = 0.1
 _COMPARED = 100
@@ -52,7 +52,11 @@ def add_parsers(parsers: Commands) -> None:
     maintaining.set_defaults(run=maintenance)
     description = "exclude a bookie from new ledgers; writers that use it already may continue"
     _add(parsers, "quarantine", description).set_defaults(run=quarantine)
-    listing = parsers.add_parser("plans", help="list the plans for bookies", description="List the plans for bookies.")
+    description = "list the plans for bookies, or end one"
+    listing = parsers.add_parser("plans", help=description, description=f"{description[0].upper()}{description[1:]}.")
+    listing.add_argument(
+        "--end", type=bookie_id, metavar="ID", help="end the plan for this bookie, also a drain or a damaged one"
+    )
     add_cluster(listing)
     listing.set_defaults(run=plans)
 
@@ -257,29 +261,48 @@ async def bookie_properties(client: Client, bookie: str) -> dict[str, str]:
 
 
 def plans(arguments: argparse.Namespace) -> int:
-    """List all plans."""
+    """List all plans, or end one of any kind."""
     import asyncio
 
-    found = asyncio.run(_all(arguments))
+    if arguments.end is not None:
+        return asyncio.run(_end_any(arguments))
+    found = asyncio.run(_in_force(arguments))
     if arguments.json:
-        print_json({"plans": found})
+        print_json(found.as_json())
     else:
-        rows = [(each["bookie"], each["kind"], each["who"], _when(each["until_ms"]), each["reason"]) for each in found]
-        print_table(["bookie", "plan", "by", "until", "reason"], rows)
+        rows = [(each.bookie, each.kind, each.who, _when(each.until_ms), each.reason) for each in found.plans]
+        damaged = [(each.bookie, "damaged", None, None, each.problem) for each in found.damaged]
+        print_table(["bookie", "plan", "by", "until", "reason"], [*rows, *damaged])
     return 0
 
 
-async def _all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    import dataclasses
-
+async def _in_force(arguments: argparse.Namespace) -> PlansInForce:
     from bkspark.client import Client
 
     async with Client(cluster_uri(arguments), zookeeper=client_zookeeper(arguments)) as client:
-        return [
-            dataclasses.asdict(plan)
-            async for plan in (await plans_of(client)).all()
-            if not plan.is_over(wall_clock_ms())
-        ]
+        return await (await plans_of(client)).in_force(wall_clock_ms())
+
+
+async def _end_any(arguments: argparse.Namespace) -> int:
+    """End the plan for a bookie, whatever it is, also one that cannot be read."""
+    from bkspark.client import Client
+    from bkspark.errors import MetadataFormat
+
+    bookie = arguments.end
+    async with Client(cluster_uri(arguments), zookeeper=client_zookeeper(arguments)) as client:
+        stored = await plans_of(client)
+        try:
+            plan = await stored.find(bookie)
+        except MetadataFormat:
+            plan = None
+        if not await stored.end(bookie):
+            raise ConfigurationError(f"there is no plan for bookie {bookie}; `bkspark cluster plans` lists all")
+        await record_by(client, f"end the plan for bookie {bookie}")
+        if plan is not None:
+            await until_mode(client, bookie, "available", plan)
+    facts = {"bookie": bookie, "kind": None if plan is None else plan.kind, "ended": True, "done": True}
+    print_result(facts, f"the plan for bookie {bookie} is over", as_json=arguments.json)
+    return 0
 
 
 def _when(at_ms: int) -> str | None:

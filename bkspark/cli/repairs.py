@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri, excluded, positive
 from bkspark.cli.changes import record_by
 from bkspark.cli.connecting import LEDGERS_AT_ONCE
-from bkspark.cli.output import human_bytes, print_facts, print_json, print_table
+from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
 from bkspark.cli.plans import check_known
 from bkspark.errors import MetadataFormat, NoSuchLedger
 from bkspark.wall_clock import wall_clock_ms
@@ -293,9 +293,15 @@ async def _switch(arguments: argparse.Namespace) -> dict[str, Any]:
             words = {NO_LIMIT: UNLIMITED, CONFIGURED: None}
             await reports.set_bytes_per_s(words.get(arguments.rate, arguments.rate))
             await record_by(client, f"set the rate of all repairs to {arguments.rate}")
+        try:
+            rate = await reports.bytes_per_s()
+        except MetadataFormat as error:
+            # Processes that repair use their own configuration then. `--rate` replaces it.
+            progress(str(error))
+            rate = None
         return {
             "enabled": await store.is_enabled(),
             "auditor": await AuditorElection(tree, client.uri, "").auditor(),
-            "bytes_per_s": await reports.bytes_per_s(),
+            "bytes_per_s": rate,
             "workers": [dataclasses.asdict(each) for each in await reports.all()],
         }

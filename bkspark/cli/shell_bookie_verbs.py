@@ -190,6 +190,7 @@ def format_bookie(shell: Shell, options: Options) -> int:
     if shell.values.get("indexDirectories"):
         directories += shell.directories("indexDirectories")
     with _locked(directories):
+        _check_one_bookie(directories)
         if not confirmed("Are you sure to delete all data of this bookie?", is_forced=options.force):
             return 1
         bookie = shell.local_bookie() if options.deleteCookie else None
@@ -202,6 +203,25 @@ def format_bookie(shell: Shell, options: Options) -> int:
     if bookie is not None and shell.cluster("cookie", "delete", bookie):
         raise Failure(f"the files are deleted, the cookie of {bookie} is not", FAILED)
     return 0
+
+
+def _check_one_bookie(directories: Iterable[Path]) -> None:
+    """Raise Failure if readable cookies name different bookies: the data of another one must not be deleted."""
+    from bkspark.errors import MetadataFormat
+
+    first: tuple[Path, str] | None = None
+    for directory in directories:
+        if not (directory / "VERSION").exists():
+            continue
+        try:
+            found = directory, _read_cookie(directory / "VERSION").bookie_id
+        except MetadataFormat:
+            continue
+        first = first or found
+        if found[1] != first[1]:
+            raise Failure(
+                f"{found[0]} belongs to bookie {found[1]}, and {first[0]} to {first[1]}: name the directories of one"
+            )
 
 
 @contextlib.contextmanager
@@ -254,10 +274,12 @@ def _rename_cookie(shell: Shell, kind: str) -> int:
         return 0
     directories = _cookie_directories(shell)
     with _locked(directories):
-        for directory in directories:
-            path = directory / "VERSION"
-            cookie = replace(_read_cookie(path), bookie_id=renamed.new)
-            _write_durably(path, cookies.encode(cookie))
+        found = {directory / "VERSION": _read_cookie(directory / "VERSION") for directory in directories}
+        for path, cookie in found.items():
+            if cookie.bookie_id not in renamed:
+                raise Failure(f"{path} is the cookie of another bookie, {cookie.bookie_id}: nothing is changed")
+        for path, cookie in found.items():
+            _write_durably(path, cookies.encode(replace(cookie, bookie_id=renamed.new)))
             print(f"{path} is the cookie of {renamed.new}")
         stored = {each["bookie"] for each in shell.output("cookie", "list")["cookies"]}
         if renamed.new not in stored:

@@ -255,6 +255,7 @@ VERBS: tuple[Verb, ...] = (
         active_ledgers,
         "shell activeledgers",
         (_value("l", "logId", value="LOG"), _value("t", "timeout", value="MS")),
+        note="-t has no effect",
     ),
     Verb(
         "listfilesondisc",
@@ -285,6 +286,7 @@ VERBS: tuple[Verb, ...] = (
             _value("b", "b64password", value="TEXT"),
             _switch("dryRun"),
         ),
+        note="-p and -b have no effect: the master key comes from the old index or from the journals",
     ),
     _converted("DbLedgerStorage"),
     _converted("InterleavedLedgerStorage"),

@@ -96,29 +96,38 @@ class Column:
     """Returns the text of a row."""
 
 
-def _number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+def _number(value: float | None, width: int, form: str = ",.0f") -> str:
+    """Return a number in at most `width` characters, with fewer digits or a unit where it needs more.
+
+    >>> [_number(each, 6) for each in (12345.0, 123456.0, 1234567.0, 123456789012.0)]
+    ['12,345', '123456', '1235k', '123.5G']
+    """
+    if value is None or value != value:
+        return "-"
+    units = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+    texts = [f"{value / power:.{digits}f}{unit}" for unit, power in units for digits in ((1, 0) if unit else (0,))]
+    return next((text for text in (format(value, form), *texts) if len(text) <= width), texts[-1])
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+def _ms(value: float | None, width: int) -> str:
+    return _number(value, width, ".1f" if value is None or value < 1000 else ".0f")
 
 
-def _mib(value: float | None) -> str:
-    return "-" if value is None else f"{value / (1 << 20):.1f}"
+def _mib(value: float | None, width: int) -> str:
+    return _number(None if value is None else value / (1 << 20), width, ".1f")
 
 
 _COLUMNS = (
     Column("BOOKIE", 21, 0, lambda row: row.id),
     Column("STATE", 9, 0, lambda row: row.state),
-    Column("ADDS/S", 8, 0, lambda row: _number(row.adds)),
-    Column("MiB/S", 6, 0, lambda row: _mib(row.bytes)),
-    Column("P99 MS", 6, 0, lambda row: _ms(row.add_p99)),
-    Column("FSYNC", 6, 0, lambda row: _ms(row.fsync_p99)),
-    Column("DISK%", 5, 0, lambda row: _number(row.disk, 1)),
-    Column("QUEUE", 6, 0, lambda row: _number(row.queue)),
-    Column("READS/S", 8, 1, lambda row: _number(row.reads)),
-    Column("READ P99", 8, 2, lambda row: _ms(row.read_p99)),
+    Column("ADDS/S", 8, 0, lambda row: _number(row.adds, 8)),
+    Column("MiB/S", 6, 0, lambda row: _mib(row.bytes, 6)),
+    Column("P99 MS", 6, 0, lambda row: _ms(row.add_p99, 6)),
+    Column("FSYNC", 6, 0, lambda row: _ms(row.fsync_p99, 6)),
+    Column("DISK%", 5, 0, lambda row: _number(row.disk, 5, ".1f")),
+    Column("QUEUE", 6, 0, lambda row: _number(row.queue, 6)),
+    Column("READS/S", 8, 1, lambda row: _number(row.reads, 8)),
+    Column("READ P99", 8, 2, lambda row: _ms(row.read_p99, 8)),
     Column("VERSION", 10, 3, lambda row: row.version or "-"),
 )
 _LEFT = ("BOOKIE", "STATE", "VERSION")
@@ -190,7 +199,7 @@ def _heads(view: TopView, sort: str) -> list[str]:
     size = sum(row.bytes or 0.0 for row in view.bookies)
     return [
         f"bkspark top  {view.time}  {view.cluster}",
-        view.problem or f"{counts}; {_number(adds)} adds/s, {_mib(size)} MiB/s",
+        view.problem or f"{counts}; {_number(adds, 20)} adds/s, {_mib(size, 20)} MiB/s",
         f"{repair}; sorted by {sort}",
     ]
 
@@ -220,7 +229,7 @@ def _ledgers(view: TopView, width: int) -> list[str]:
     for row in busy:
         name = padded(cut(one_line(row.log or "-"), 24), 24)
         lines.append(
-            f"{row.ledger:>12} {name} {_number(row.entries):>10} {_mib(row.bytes):>7} {row.last_entry:>12}  "
+            f"{row.ledger:>12} {name} {_number(row.entries, 10):>10} {_mib(row.bytes, 7):>7} {row.last_entry:>12}  "
             f"{', '.join(row.bookies)}"
         )
     return lines

@@ -6,7 +6,7 @@ Each entry counts with the mean size of its ledger. The metadata of an open ledg
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,28 @@ def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: 
     residues = [r for r in range(size) if slot in write_set(r, size, write_quorum)]
     ids = np.arange(fragment.first_entry, max(end_entry, fragment.first_entry))
     return ids if len(residues) == size else ids[np.isin(ids % size, residues)]
+
+
+def holders(metadata: LedgerMetadata) -> Iterator[tuple[Fragment, list[str]]]:
+    """Yield the bookies that store an entry, with its fragment: each set once that some entry has, or may get.
+
+    A short fragment does not have an entry of every residue, so it has fewer sets than slots.
+
+    >>> from bkspark.core.metadata import LedgerState
+    >>> closed = LedgerMetadata(3, 2, 2, (Fragment(0, ("a", "b", "c")),), LedgerState.CLOSED, last_entry=0)
+    >>> [bookies for _, bookies in holders(closed)]
+    [['a', 'b']]
+    """
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    found = [
+        (fragment, range(fragment.first_entry, min(end_entry, fragment.first_entry + size)))
+        for fragment, end_entry in settled_fragments(metadata)
+    ]
+    if not metadata.is_closed:
+        found.append((metadata.last_fragment, range(size)))
+    for fragment, entry_ids in found:
+        for entry_id in entry_ids:
+            yield fragment, [fragment.bookies[slot] for slot in write_set(entry_id, size, quorum)]
 
 
 def share_of(metadata: LedgerMetadata, bookies: Collection[str]) -> CopyEstimate:

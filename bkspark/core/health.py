@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.striping import write_set
+from bkspark.core.copies import holders
+from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.one_line import one_line
 
 FULL_SHARE = 0.95
@@ -146,22 +146,23 @@ class StopCheck:
         """Take a ledger into account. `lacking`: bookies that are listed as lacking copies of it."""
         if not metadata.is_closed:
             self._widest = max(self._widest, metadata.ensemble_size)
-        fragments = [each for each in metadata.fragments if self._bookie in each.bookies]
-        if not fragments or (metadata.is_closed and metadata.last_entry < 0):
-            return
-        self.ledgers += 1
-        size, quorum = metadata.ensemble_size, metadata.write_quorum
-        least_others = size
         serving = self._serving.difference(lacking)
-        for fragment in fragments:
-            for residue in range(size):
-                members = [fragment.bookies[slot] for slot in write_set(residue, size, quorum)]
-                if self._bookie in members:
-                    least_others = min(least_others, sum(member in serving for member in members))
-        if not least_others:
+        # Recovery needs an answer from at least one member of every possible acknowledgement quorum. All entries of
+        # earlier fragments are confirmed, except those that a recovery may be copying.
+        needed = metadata.write_quorum - metadata.ack_quorum + 1
+        is_named = is_last_copy = is_unrecoverable = False
+        for fragment, members in holders(metadata):
+            if self._bookie not in members:
+                continue
+            is_named = True
+            others = sum(member in serving for member in members)
+            is_last_copy |= not others
+            is_open = fragment == metadata.last_fragment or metadata.state is LedgerState.IN_RECOVERY
+            is_unrecoverable |= is_open and others < needed
+        self.ledgers += is_named
+        if is_last_copy:
             self._last_copies.append(ledger_id)
-        elif not metadata.is_closed and least_others < quorum - metadata.ack_quorum + 1:
-            # Recovery needs an answer from at least one member of every possible acknowledgement quorum.
+        elif is_unrecoverable and not metadata.is_closed:
             self._unrecoverable.append(ledger_id)
 
     def reasons(self) -> list[Reason]:

@@ -94,11 +94,37 @@ def decode(data: bytes, bookie: str) -> BookiePlan:
             if isinstance(value, int) and value not in (range(TIME_MS_MAX + 1) if name.endswith("_ms") else _INT64):
                 raise ValueError(f"{name} is out of range")
         plan = BookiePlan(bookie, **values)
+        if plan.kind not in KINDS:
+            raise ValueError(f"it has the unknown kind {plan.kind!r:.40}")
     except (ValueError, TypeError, RecursionError) as error:
-        raise MetadataFormat(f"the plan for bookie {bookie} cannot be read: {error}") from None
-    if plan.kind not in KINDS:
-        raise MetadataFormat(f"the plan for bookie {bookie} has the unknown kind {plan.kind!r:.40}")
+        raise MetadataFormat(
+            f"the plan for bookie {bookie} cannot be read: {error}; `bkspark cluster plans --end {bookie}` removes it"
+        ) from None
     return plan
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPlan:
+    """A plan that cannot be read. problem: why, with the remedy."""
+
+    bookie: str
+    """The bookie that it is for."""
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlansInForce:
+    """The plans of a cluster whose time is not over, and those that cannot be read."""
+
+    plans: list[BookiePlan] = field(default_factory=list)
+    """Those in force, in no order."""
+    damaged: list[DamagedPlan] = field(default_factory=list)
+    """A bookie with such a plan follows the last one that it read."""
+
+    def as_json(self) -> dict[str, list[dict[str, object]]]:
+        """Return the plans, and `damaged` if there are any, as values for JSON."""
+        found = {"plans": [dataclasses.asdict(plan) for plan in self.plans]}
+        return {**found, "damaged": [dataclasses.asdict(each) for each in self.damaged]} if self.damaged else found
 
 
 class BookiePlans:
@@ -128,6 +154,23 @@ class BookiePlans:
 
     async def all(self) -> AsyncIterator[BookiePlan]:
         """Yield all plans that can be read; log the others."""
+        async for each in self._found():
+            if isinstance(each, DamagedPlan):
+                _logger.warning("a plan is left out: %s", each.problem)
+            else:
+                yield each
+
+    async def in_force(self, now_ms: int) -> PlansInForce:
+        """Return the plans that are not over, and those that cannot be read."""
+        found = PlansInForce()
+        async for each in self._found():
+            if isinstance(each, DamagedPlan):
+                found.damaged.append(each)
+            elif not each.is_over(now_ms):
+                found.plans.append(each)
+        return found
+
+    async def _found(self) -> AsyncIterator[BookiePlan | DamagedPlan]:
         try:
             names = await self._tree.children(self._root)
         except NoSuchNode:
@@ -136,7 +179,7 @@ class BookiePlans:
             try:
                 plan = await self.find(bookie)
             except MetadataFormat as error:
-                _logger.warning("a plan is left out: %s", error)
+                yield DamagedPlan(bookie, str(error))
                 continue
             if plan is not None:
                 yield plan

@@ -41,22 +41,23 @@ class ChangeRecords:
 
     def __init__(self, tree: Tree, uri: MetadataUri) -> None:
         self._tree = tree
-        self._root = f"{uri.root}/{paths.UNDERREPLICATION}/changes"
+        self.root = f"{uri.root}/{paths.UNDERREPLICATION}/changes"
+        """The node below which the records are. Constant."""
 
     async def add(self, record: ChangeRecord) -> None:
         """Store a record, and remove the oldest beyond `RECORDS_MAX`. Raises MetadataError."""
         short = dataclasses.replace(record, change=record.change[:CHANGE_CHARACTERS_MAX])
         data = json.dumps(dataclasses.asdict(short)).encode()
-        await self._tree.create(f"{self._root}/{_NAME}", data, sequential=True, make_parents=True)
-        names = sorted(await self._tree.children(self._root))
+        await self._tree.create(f"{self.root}/{_NAME}", data, sequential=True, make_parents=True)
+        names = sorted(await self._tree.children(self.root))
         for name in names[: max(0, min(_REMOVED_MAX, len(names) - RECORDS_MAX))]:
             with contextlib.suppress(NoSuchNode):
-                await self._tree.delete(f"{self._root}/{name}")
+                await self._tree.delete(f"{self.root}/{name}")
 
     async def latest(self, count_max: int) -> list[ChangeRecord]:
         """Return the last records, the latest first; the text of an unreadable one says so. Raises MetadataError."""
         try:
-            names = sorted(await self._tree.children(self._root), reverse=True)
+            names = sorted(await self._tree.children(self.root), reverse=True)
         except NoSuchNode:
             return []
         found = await asyncio.gather(*(self._read(name) for name in names[:count_max]))
@@ -65,7 +66,7 @@ class ChangeRecords:
     async def _read(self, name: str) -> ChangeRecord | None:
         """Return a record, None if it was removed meanwhile."""
         try:
-            data, _ = await self._tree.get(f"{self._root}/{name}")
+            data, _ = await self._tree.get(f"{self.root}/{name}")
         except NoSuchNode:
             return None
         return _decode(data, name)

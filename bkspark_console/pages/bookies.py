@@ -12,7 +12,7 @@ from bkspark.core.health import BookieFacts
 from bkspark.security.roles import Role
 from bkspark_console.access import actions_of, needs, view_of, who_of
 from bkspark_console.bookie_http import BookieHttpError
-from bkspark_console.cluster_view import API, OURS, BookieHttpFacts, ClusterView
+from bkspark_console.cluster_view import API, OURS, BookieHttpFacts, ClusterView, unless_damaged
 from bkspark_console.history import ADD_P99, ADDS, QUEUE, READ_BYTES, READ_P99, READS, SYNC_P99, WRITTEN, History
 from bkspark_console.parameters import BadParameter, bookie_id, choice, whole_number, words
 from bkspark_console.plots import Plot, plot
@@ -88,7 +88,9 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
     facts = next((each for each in (await view.facts()).bookies if each.id == identity), None)
     if facts is None:
         raise web.HTTPNotFound(text=f"there is no bookie {identity}")
-    http, cookie, racks = await asyncio.gather(view.http_facts(identity), view.cookie(identity), view.racks())
+    problems: list[str] = []
+    cookie = unless_damaged(view.cookie(identity), problems)
+    http, stored, racks = await asyncio.gather(view.http_facts(identity), cookie, view.racks())
     http, live = await _live(view, http)
     return render(
         request,
@@ -99,7 +101,8 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
             "http": http,
             "state": dict(http.state),
             "ours": http.kind == OURS,
-            "cookie": cookie,
+            "cookie": stored,
+            "problems": problems,
             "rack": racks.get(identity, ""),
             "directories": view.history.directories(identity),
             "stages": view.history.stages(identity),

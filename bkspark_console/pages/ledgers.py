@@ -15,7 +15,7 @@ from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, NO_ENTRY
 from bkspark.ledger import LedgerReader
 from bkspark.security.roles import Role
 from bkspark_console.access import needs, view_of
-from bkspark_console.cluster_view import ClusterView
+from bkspark_console.cluster_view import ClusterView, unless_damaged
 from bkspark_console.copies import CheckedCopies, check_copies, fragment_ends
 from bkspark_console.ledger_index import LedgerFilter, custom_of, find, owner_of
 from bkspark_console.live_tail import stream
@@ -93,7 +93,8 @@ async def _shown(request: web.Request, checked: CheckedCopies | None) -> web.Res
     states = {each.id: "unreachable" if each.problem else each.state for each in facts.bookies}
     rows = _rows(metadata, last_entry, states)
     bookies = sorted({cell.bookie for row in rows[-FRAGMENTS_SHOWN:] for cell in row.cells})
-    listed = await (await view.underreplication()).find(identity)
+    listing_problems: list[str] = []
+    listed = await unless_damaged((await view.underreplication()).find(identity), listing_problems)
     return render(
         request,
         "ledger.html",
@@ -106,6 +107,7 @@ async def _shown(request: web.Request, checked: CheckedCopies | None) -> web.Res
         last_entry=last_entry,
         length=length,
         problem=problem,
+        listing_problems=listing_problems,
         rows=rows[-FRAGMENTS_SHOWN:],
         hidden=max(0, len(rows) - FRAGMENTS_SHOWN),
         bookies=bookies,

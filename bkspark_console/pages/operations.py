@@ -7,11 +7,14 @@ the page says when that may be done, and notices when it was done.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from bkspark.core.health import BookieFacts, Reason
+from bkspark.ids import INT64_MAX
+from bkspark.metadata.bookie_plans import PlansInForce
 from bkspark.security.roles import Role
 from bkspark_console.access import actions_of, check_role, needs, view_of, who_of
 from bkspark_console.bookie_http import BookieHttpError
@@ -50,7 +53,8 @@ async def operations(request: web.Request) -> web.Response:
         title="Operations",
         bookies=chosen[:BOOKIES_SHOWN],
         more_bookies=max(0, len(chosen) - BOOKIES_SHOWN),
-        plans=plans,
+        planned={} if plans is None else {each.bookie: each for each in plans.plans},
+        damaged=_damaged(plans),
         work=work[:OPERATIONS_SHOWN],
         http=http,
     )
@@ -85,6 +89,7 @@ async def _steps(
     view = view_of(request)
     facts = await _known(view, bookie_id(request.match_info["bookie"]))
     http, plans, work = await asyncio.gather(view.http_facts(facts.id), view.plans(), _work(view))
+    plan = next((each for each in plans.plans if each.bookie == facts.id), None) if plans is not None else None
     return render(
         request,
         "steps.html",
@@ -92,7 +97,9 @@ async def _steps(
         facts=facts,
         http=http,
         state=dict(http.state),
-        plan=None if plans is None else next((each for each in plans if each["bookie"] == facts.id), None),
+        plan=plan,
+        damaged=_damaged(plans).get(facts.id),
+        copied=None if plan is None else _copied(plan.progress),
         has_plans=plans is not None,
         work=[each for each in work if each["subject"] == facts.id],
         against=against,
@@ -100,6 +107,19 @@ async def _steps(
         would_copy=would_copy,
         ours=bool(await view.our_origins()),
     )
+
+
+def _damaged(plans: PlansInForce | None) -> dict[str, str]:
+    """Return why plans cannot be read, by bookie."""
+    return {} if plans is None else {each.bookie: each.problem for each in plans.damaged}
+
+
+def _copied(progress: Mapping[str, object]) -> float | None:
+    """Return the share of a drain's bytes that is copied; None: unknown. Any process may have written the progress."""
+    total, left = progress.get("bytes"), progress.get("bytes_left", 0)
+    if type(total) is not int or type(left) is not int or not 0 <= left <= total <= INT64_MAX or not total:
+        return None
+    return 1 - left / total
 
 
 async def _known(view: ClusterView, identity: str) -> BookieFacts:

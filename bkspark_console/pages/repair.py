@@ -10,9 +10,9 @@ from typing import Any
 
 from aiohttp import web
 
+from bkspark.core.copies import holders
 from bkspark.core.health import BookieFacts
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger
 from bkspark.ids import LEDGER_ID_MAX, NO_ENTRY
 from bkspark.metadata.underreplication import DELAY_S_MAX, UnderreplicationStore
@@ -20,7 +20,7 @@ from bkspark.security.roles import Role
 from bkspark.wall_clock import wall_clock_ms
 from bkspark_console.access import actions_of, needs, view_of, who_of
 from bkspark_console.bookie_http import BookieHttpError
-from bkspark_console.cluster_view import API, ClusterView
+from bkspark_console.cluster_view import API, ClusterView, unless_damaged
 from bkspark_console.pages.bookies import posted
 from bkspark_console.parameters import BadParameter, choice, whole_number
 from bkspark_console.render import render
@@ -62,8 +62,13 @@ async def repair(request: web.Request) -> web.Response:
     view = view_of(request)
     after = whole_number(request.query, "after", NO_ENTRY, NO_ENTRY, LEDGER_ID_MAX)
     store = await view.underreplication()
-    facts, locked, listed, delay_s = await asyncio.gather(
-        view.facts(), store.locked(), view.lacking(), store.lost_bookie_recovery_delay()
+    problems: list[str] = []
+    facts, locked, listed, delay_s, checked_ms = await asyncio.gather(
+        view.facts(),
+        store.locked(),
+        view.lacking(),
+        unless_damaged(store.lost_bookie_recovery_delay(), problems),
+        unless_damaged(store.all_checked_ms(), problems),
     )
     chosen = [ledger_id for ledger_id in listed if ledger_id > after]
     by_id = {each.id: each for each in facts.bookies}
@@ -79,7 +84,8 @@ async def repair(request: web.Request) -> web.Response:
         facts=facts,
         delay_s=None if delay_s is None else delay_s.seconds,
         reports=await _reports(view),
-        checked_ms=await store.all_checked_ms(),
+        checked_ms=checked_ms,
+        problems=problems,
     )
 
 
@@ -129,13 +135,9 @@ def _state(facts: BookieFacts | None) -> str:
 
 
 def least_copies(metadata: LedgerMetadata, serving: frozenset[str]) -> int:
-    """Return how many copies at these bookies the entry with the fewest copies has."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum
-    return min(
-        sum(fragment.bookies[slot] in serving for slot in write_set(residue, size, quorum))
-        for fragment in metadata.fragments
-        for residue in range(size)
-    )
+    """Return how many copies at these bookies the entry with the fewest copies has; Qw if there is no entry."""
+    counts = (sum(bookie in serving for bookie in bookies) for _, bookies in holders(metadata))
+    return min(counts, default=metadata.write_quorum)
 
 
 # ---- reports of the processes that repair ----

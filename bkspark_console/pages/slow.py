@@ -90,7 +90,7 @@ async def slow(request: web.Request) -> web.Response:
     """All bookies, ordered by how much slower than their peers they are."""
     view = view_of(request)
     history = view.history
-    found = paces(history)
+    found, plans = paces(history), await view.plans()
     return render(
         request,
         "slow.html",
@@ -100,7 +100,7 @@ async def slow(request: web.Request) -> web.Response:
         measures=list(MEASURES),
         ratio=RATIO,
         excess_ms=EXCESS_MS,
-        plans=await view.plans(),
+        kinds={} if plans is None else {each.bookie: each.kind for each in plans.plans},
         plots=[
             plot(name[:1].upper() + name[1:], "ms", history.times, slowest(history, series))
             for name, series in MEASURES.items()

@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -155,23 +155,33 @@ def run(configuration: Configuration, as_json: bool) -> int:
 
 
 @contextlib.contextmanager
-def locked(files: ReadOnlyFiles, directories: Sequence[str], purpose: str) -> Iterator[None]:
-    """Hold the locks of directories, so that no bookie runs on them. `purpose`: a verb for messages.
+def locked(
+    files: ReadOnlyFiles, directories: Sequence[str], purpose: str, may_fail: Collection[str] = ()
+) -> Iterator[None]:
+    """Hold the locks of directories, so that no bookie runs on them.
+
+    Args:
+        purpose: a verb for messages.
+        may_fail: directories that are left out if their disk fails. The other ones keep a bookie away.
 
     Raises:
         ConfigurationError: a directory does not exist, or a bookie runs on it.
+        OSError: a disk fails.
     """
     with contextlib.ExitStack() as locks:
         # A journal directory and a ledger directory may be the same.
         for directory in dict.fromkeys(directories):
-            if not files.is_directory(directory):
-                raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to {purpose}")
             try:
+                if not files.is_directory(directory):
+                    raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to {purpose}")
                 locks.callback(files.lock(directory).release)
             except BlockingIOError:
                 raise ConfigurationError(
                     f"directory {directory} is in use by another process: stop that bookie, or use bkspark dump"
                 ) from None
+            except OSError as error:
+                if directory not in may_fail or not is_disk_failure(error):
+                    raise
         yield
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
 import struct
@@ -19,12 +20,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.log_limit import place_of
 from bkspark.security.principal import Principal
 from bkspark.tasks import start_kept
 from bookie_service.settings.arguments import describe
 from bookie_service.settings.users import user_name
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import is_disk_failure, refuses_writes
+
+logger = logging.getLogger(__name__)
 
 NAME = "control"
 _LINE_BYTES_MAX = 64 * 1024
@@ -154,6 +158,11 @@ async def _done(line: bytes, who: str, do: Do) -> dict[str, Any]:
         return {"error": str(error)}
     except OSError as error:
         return {"error": describe(error)}
+    except Exception as error:
+        logger.exception(
+            "the request %r failed: this is a defect", request["do"][:100], extra={"kind": place_of(error)}
+        )
+        return {"error": "an unexpected error; the bookie's log has it"}
     return {**answer, "seconds": round(time.monotonic() - began, 3)}
 
 

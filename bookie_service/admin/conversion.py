@@ -19,7 +19,9 @@ The steps, each of them durable before the next one:
 3. The old index is removed, and then the file `conversion`.
 
 A crash at any moment loses nothing: run it again, with the same class to finish or with the other one to undo. If the
-old index turns out to be damaged, the command undoes its own steps.
+old index turns out to be damaged, the command undoes its own steps. Once the new index is made, and to undo, only the
+index that does not count is removed. What a ledger disk that fails has of it stays there, so that the bookie can start
+without this disk.
 
 Exit code 0: done, or there was nothing to do; 1: not done, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -31,13 +33,12 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
-from bkspark.metadata import cookies
 from bookie_service.admin.index_building import (
     FILES_OPEN_MAX,
     PAGE_BYTES,
@@ -48,7 +49,7 @@ from bookie_service.admin.index_building import (
     remove_tree,
 )
 from bookie_service.admin.rebuild import cut_files
-from bookie_service.admin.stopped_bookie import StoppedBookie, check_owner, holding, show_progress
+from bookie_service.admin.stopped_bookie import StoppedBookie, check_directories, holding, show_progress
 from bookie_service.formats import index_files, key_value_index, ledger_headers
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.settings.arguments import describe, fail
@@ -60,7 +61,7 @@ from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.file_places import FilePlaces
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.files import is_disk_failure
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -69,6 +70,8 @@ _PROGRAM = "bookie"
 _PROGRESS_S = 10.0
 _GENERATION = 1
 """The generation of each header in the new index, where it is the first one."""
+_RECORDS = (index_files.FILE_NAME, ledger_headers.FILE_NAME)
+"""The names of the records about index files."""
 _UNFINISHED = key_value_index.DIRECTORY_NAME + SUFFIX
 """The name of a store that does not count: it is not finished, or index files have replaced it."""
 
@@ -88,41 +91,26 @@ class ConversionReport:
     was_interrupted: bool = False
     ledgers: int = 0
     entries: int = 0
+    notes: list[str] = field(default_factory=list)
+    """Lines for the operator."""
 
 
 def run(configuration: Configuration, as_json: bool) -> int:
     """Convert the index in the configured directories and print the result; return the exit code."""
     try:
-        check_owner(configuration, "--convert-index")
-        _check_directories(LocalFiles(configuration.file_group), configuration.service.ledger_directories)
+        check_directories(configuration, "--convert-index")
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
+    except OSError as error:
+        return fail(_PROGRAM, describe(error), 1)
     try:
-        with holding(configuration, "convert") as bookie:
+        # What is needed of a disk that fails ends the conversion. Undoing one may need nothing of it.
+        with holding(configuration, "convert", leaves_out_failing=True) as bookie:
             report = Conversion(bookie, show_progress).run()
     except (BookKeeperError, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
     return 0
-
-
-def _check_directories(files: LocalFiles, configured: Sequence[str]) -> None:
-    """Raise ConfigurationError if a ledger directory was stamped at another place, or beside others.
-
-    Where an index file is depends on the number and the order of the directories.
-    """
-    for directory in configured:
-        path, place = layout.cookie_path(directory), layout.place_path(directory)
-        if files.exists(path):
-            named = cookies.decode(files.read_all(path), path).ledger_directories
-            if named != tuple(configured):
-                raise ConfigurationError(
-                    f"ledgerDirectories {','.join(configured)}: {path} names {','.join(named)}; configure these"
-                )
-        if files.exists(place) and (named_place := layout.decode_place(files.read_all(place))) != directory:
-            raise ConfigurationError(
-                f"directory {directory} holds what belongs at {named_place}: mount or move each where it was"
-            )
 
 
 class Conversion:
@@ -144,7 +132,9 @@ class Conversion:
         self._report = ConversionReport(bookie.storage_class.short_name)
         self._store = os.path.join(bookie.ledgers[0], key_value_index.DIRECTORY_NAME)
         self._marker = os.path.join(bookie.ledgers[0], layout.CONVERSION_NAME)
-        if DirtyMarker(bookie.files, bookie.ledgers, bookie.journals).is_set():
+        self._is_interrupted = bookie.files.exists(self._marker)
+        """Whether an earlier conversion did not end. No bookie has run since it began."""
+        if not self._is_interrupted and DirtyMarker(bookie.files, bookie.ledgers, bookie.journals).is_set():
             raise ConfigurationError(
                 f"the bookie in {', '.join(bookie.ledgers)} did not stop in order, or has not run since its index was "
                 "rebuilt, so the index may lack something: start it with the class that it had, stop it with SIGTERM, "
@@ -161,7 +151,7 @@ class Conversion:
             OSError: a file cannot be read or written. Run it again.
         """
         has_store = self._files.is_directory(self._store)
-        if self._files.exists(self._marker):
+        if self._is_interrupted:
             self._report.was_interrupted = True
         else:
             has_files = self._has_files(has_store)
@@ -186,9 +176,13 @@ class Conversion:
         return self._report
 
     def _end(self, *, store_counts: bool) -> None:
-        """Remove the index that does not count, and then the marker."""
+        """Remove the index that does not count, and then the marker. A ledger disk that fails may keep index files."""
         if store_counts:
-            self._remove_files()
+            for directory in self._remove_files(leaves_out_failing=True):
+                self._report.notes.append(
+                    f"directory {directory} may still have index files, because its disk fails: remove its *.idx "
+                    "before the bookie uses this directory again"
+                )
         self._remove_unfinished()
         self._files.remove(self._marker)
         self._files.sync_directory(self._ledgers[0])
@@ -205,8 +199,7 @@ class Conversion:
 
     def _records(self) -> list[str]:
         """Return the paths where records about index files may be."""
-        names = (index_files.FILE_NAME, ledger_headers.FILE_NAME)
-        return [os.path.join(directory, name) for directory in self._ledgers for name in names]
+        return [os.path.join(directory, name) for directory in self._ledgers for name in _RECORDS]
 
     # ---- the new index ----
 
@@ -238,7 +231,7 @@ class Conversion:
 
     def _make_files(self) -> None:
         """Make the index files from the store, and then take its name from the store."""
-        self._remove_files()
+        self._remove_files(leaves_out_failing=False)
         view = open_view(self._files, self._ledgers[0])
         try:
             self._fill(PerLedgerIndexBuilder(self._files, self._ledgers), view, view.ledger_ids())
@@ -268,26 +261,37 @@ class Conversion:
 
     # ---- the old index ----
 
-    def _remove_files(self) -> None:
-        """Remove all index files and the records about them, durably."""
-        paths = IndexPaths(self._ledgers)
+    def _remove_files(self, *, leaves_out_failing: bool) -> list[str]:
+        """Remove all index files and the records about them, durably; return the directories that may still have some.
+
+        `leaves_out_failing`: leave out directories whose disks fail, except for the first one.
+        """
+        left_out = []
+        for number, directory in enumerate(self._ledgers):
+            try:
+                self._remove_files_in(directory)
+            except OSError as error:
+                if not (leaves_out_failing and number) or not is_disk_failure(error):
+                    raise
+                left_out.append(directory)
+        # The record of their places must not name a file that is gone: it would count as lost.
+        for name in _RECORDS:
+            self._places.forget(name)
+        return left_out
+
+    def _remove_files_in(self, directory: str) -> None:
+        paths, inner = IndexPaths((directory,)), set()
         index_paths = (paths.path_in(place, ledger_id) for place, ledger_id in paths.places_of_all(self._files))
-        inner = set()
         for path in itertools.chain(index_paths, paths.leftovers(self._files, SUFFIX)):
             self._files.remove(path)
             inner.add(os.path.dirname(path))
-        for directory in sorted(inner):
-            self._remove_if_empty(directory)
-        for directory in sorted({os.path.dirname(each) for each in inner}):
-            self._remove_if_empty(directory)
-        for path in self._records():
-            if self._files.exists(path):
-                self._files.remove(path)
-        for directory in self._ledgers:
-            self._files.sync_directory(directory)
-        # The record of their places must not name a file that is gone: it would count as lost.
-        for name in (index_files.FILE_NAME, ledger_headers.FILE_NAME):
-            self._places.forget(name)
+        for each in sorted(inner):
+            self._remove_if_empty(each)
+        for each in sorted({os.path.dirname(each) for each in inner}):
+            self._remove_if_empty(each)
+        for path in filter(self._files.exists, (os.path.join(directory, name) for name in _RECORDS)):
+            self._files.remove(path)
+        self._files.sync_directory(directory)
 
     def _remove_if_empty(self, directory: str) -> None:
         self._files.sync_directory(directory)
@@ -310,7 +314,10 @@ class Conversion:
 def _print(report: ConversionReport, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(report)), flush=True)
-    elif report.was_interrupted and not report.ledgers:
+        return
+    for note in report.notes:
+        print(f"note: {note}")
+    if report.was_interrupted and not report.ledgers:
         print(f"an interrupted conversion has ended: {report.storage_class} reads the index now", flush=True)
     elif report.is_converted:
         print(

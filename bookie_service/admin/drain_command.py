@@ -63,10 +63,11 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     """Carry out the command; return its exit code. Raises BookKeeperError, ConfigurationError."""
     bookie, who = arguments.bookie, operator()
     if arguments.status:
-        plan = await drain_plans.running(cluster, bookie)
-        await drain_plans.set_rate(cluster, bookie, arguments.rate)
         if arguments.rate:
-            await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {arguments.rate}", bookie=bookie)
+            plan = await drain_plans.set_rate(cluster, bookie, arguments.rate)
+            await _rate_set(cluster, bookie, arguments.rate)
+        else:
+            plan = await drain_plans.running(cluster, bookie)
         print_result(dataclasses.asdict(plan), status_line(plan), as_json=arguments.json)
         return 0
     if arguments.cancel:
@@ -90,6 +91,9 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
         await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
     else:
         print_progress(f"continues the drain that {begun.plan.who} began at {_at(begun.plan.since_ms)}")
+        if arguments.rate:
+            await _rate_set(cluster, bookie, arguments.rate)
+        await commanded(cluster, f"continue to drain bookie {bookie}", bookie=bookie)
     try:
         moved = await moving.run()
     except DrainCancelled as cancelled:
@@ -105,6 +109,10 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     then = f"stop it, then `bkspark cluster decommission {bookie}` forgets it"
     print_result(facts, f"no ledger needs bookie {bookie} any more, {moved} were moved: {then}", as_json=arguments.json)
     return 0
+
+
+async def _rate_set(cluster: RepairedCluster, bookie: str, rate: int) -> None:
+    await commanded(cluster, f"set the rate of the drain of bookie {bookie} to {rate}", bookie=bookie, rate=rate)
 
 
 class _Lines:

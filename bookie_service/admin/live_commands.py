@@ -107,14 +107,14 @@ class LiveCommands:
 
     async def _limbo(self, request: Request, who: str) -> dict[str, Any]:
         after = request.get("after", NO_ENTRY)
-        if not isinstance(after, int):
+        if isinstance(after, bool) or not isinstance(after, int) or not NO_ENTRY <= after <= LEDGER_ID_MAX:
             raise Refused("after must be the id of a ledger")
         return {"ledgers": self._operator.limbo(after, LIMBO_PAGE)}
 
 
 def _suspendable(request: Request) -> dict[str, bool]:
     what = request.get("what") or ["minor", "major"]
-    if not isinstance(what, list) or not set(what) <= set(SUSPENDABLE):
+    if not isinstance(what, list) or not all(each in SUSPENDABLE for each in what):
         raise Refused(f"what can be suspended: {', '.join(SUSPENDABLE)}")
     return {name: name in what for name in SUSPENDABLE}
 

@@ -25,7 +25,8 @@ the bookie then gives no certain answer about missing entries, and refuses ordin
 With `all`, and if a whole store was lost, the next start puts every ledger into limbo that this bookie has according to
 the metadata. Ledgers leave limbo when they are closed and whole; autorecovery achieves that.
 
-The command holds the directory locks, so no bookie runs meanwhile. A crash at any moment loses nothing: run it again.
+The command holds the directory locks, so no bookie runs meanwhile. It refuses directories that do not belong together
+according to their cookies. A crash at any moment loses nothing: run it again.
 
 Exit code 0: done; 1: not done, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -58,7 +59,7 @@ from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import WRONG, Fact, FoundEntries
 from bookie_service.admin.inspection.journal import read_journal
-from bookie_service.admin.stopped_bookie import StoppedBookie, check_owner, holding, show_progress
+from bookie_service.admin.stopped_bookie import StoppedBookie, check_directories, holding, show_progress
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import OFFSET_BITS
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader, decode_lac
@@ -121,9 +122,11 @@ def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> in
     """Rebuild the index in the configured directories and print the result; return the exit code."""
     try:
         wanted = _wanted(named)
-        check_owner(configuration, "--rebuild-index")
+        check_directories(configuration, "--rebuild-index")
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
+    except OSError as error:
+        return fail(_PROGRAM, describe(error), 1)
     try:
         with holding(configuration, "rebuild") as bookie:
             report = Rebuild(bookie, show_progress).run(wanted)

@@ -168,7 +168,8 @@ class BookieOperator:
             self._service.set_planned(reason)
             self._service.on_mode_change()
         if plan is None:
-            audit(before.who if before is not None else "plan", "the plan for this bookie is over")
+            # The node does not say who deleted it, or its time was over. A command that ends a plan has its own record.
+            audit("plan", f"the plan for this bookie is over{'' if before is None else f': {_planned(before)}'}")
         elif before is None or _planned(before) != _planned(plan):
             audit(plan.who, f"plan {_planned(plan)}", kind=plan.kind, reason=plan.reason, until_ms=plan.until_ms)
         self._restart_if_planned()
@@ -380,7 +381,7 @@ class BookieOperator:
             (major, "is_major_suspended", "major compaction"),
             (collection, "is_suspended", "garbage collection"),
         ):
-            if is_meant:
+            if is_meant and getattr(status, field) is not value:
                 setattr(status, field, value)
                 audit(who, f"{verb} {what}", what=what, suspended=value)
 

@@ -110,6 +110,10 @@ class LongOperations:
         """Return the operations that run or wait."""
         return [each for each in self._operations.values() if not each.is_finished]
 
+    def unfinished_of(self, kind: str, subject: str) -> LongOperation | None:
+        """Return the operation that does this, or will; None: there is none."""
+        return next((each for each in self.unfinished() if (each.kind, each.subject) == (kind, subject)), None)
+
     def find(self, operation_id: str) -> LongOperation | None:
         """Return an operation; None: it is not known."""
         return self._operations.get(operation_id)

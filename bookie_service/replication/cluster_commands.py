@@ -23,7 +23,7 @@ from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import EncryptionOptions
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.metadata.bookie_plans import BookiePlan
+from bkspark.metadata.bookie_plans import BookiePlan, PlansInForce
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.ledgers import NO_LEDGER, Versioned
 from bkspark.metadata.registration import BookieAddress
@@ -269,10 +269,9 @@ class ClusterCommands:
         assert self._cluster is not None
         return await RepairedCluster.of(self._cluster)
 
-    async def plans(self) -> list[BookiePlan]:
-        """Return all plans for bookies that are in force. Raises MetadataError."""
-        now_ms = wall_clock_ms()
-        return [plan async for plan in (await self._repaired()).plans().all() if not plan.is_over(now_ms)]
+    async def plans(self) -> PlansInForce:
+        """Return all plans for bookies that are in force or cannot be read. Raises MetadataError."""
+        return await (await self._repaired()).plans().in_force(wall_clock_ms())
 
     async def set_plan(self, bookie: str, kind: str, who: str, reason: str, seconds: int) -> BookiePlan:
         """Begin maintenance or quarantine of a bookie; return the plan.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 
 from bkspark.errors import ConfigurationError
 from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
@@ -49,25 +50,35 @@ async def begin(cluster: RepairedCluster, bookie: str, who: str, reason: str = "
         return BegunDrain(plan, is_new=True)
     if there.kind != DRAIN:
         raise ConfigurationError(there.refusal)
-    await set_rate(cluster, bookie, bytes_per_s)
-    return BegunDrain(there, is_new=False)
+    return BegunDrain(await set_rate(cluster, bookie, bytes_per_s) if bytes_per_s else there, is_new=False)
 
 
-async def set_rate(cluster: RepairedCluster, bookie: str, bytes_per_s: int) -> None:
-    """Change the rate of a drain, which may run in another process; 0: leave the rate as it is."""
-    if bytes_per_s:
-        await cluster.plans().update(bookie, DRAIN, lambda plan: dataclasses.replace(plan, bytes_per_s=bytes_per_s))
+async def set_rate(cluster: RepairedCluster, bookie: str, bytes_per_s: int) -> BookiePlan:
+    """Change the rate of a drain, which may run in another process; return its plan.
+
+    Raises:
+        ConfigurationError: there is no drain, or it was cancelled meanwhile.
+    """
+    changed = partial(dataclasses.replace, bytes_per_s=bytes_per_s)
+    return _drain(bookie, await cluster.plans().update(bookie, DRAIN, changed))
 
 
 async def running(cluster: RepairedCluster, bookie: str) -> BookiePlan:
     """Return the plan of a drain. Raises ConfigurationError if there is no such plan."""
-    plan = await cluster.plans().find(bookie)
+    return _drain(bookie, await cluster.plans().find(bookie))
+
+
+def _drain(bookie: str, plan: BookiePlan | None) -> BookiePlan:
     if plan is None or plan.kind != DRAIN:
         raise ConfigurationError(f"bookie {bookie} is not being drained")
     return plan
 
 
 async def cancel(cluster: RepairedCluster, bookie: str) -> None:
-    """Cancel a drain: the bookie takes entries again. Raises ConfigurationError if there is no drain."""
-    await running(cluster, bookie)
-    await cluster.plans().end(bookie)
+    """Cancel a drain: the bookie takes entries again.
+
+    Raises:
+        ConfigurationError: there is no drain, or another operator has ended it.
+    """
+    if not await cluster.plans().end_own(await running(cluster, bookie)):
+        raise ConfigurationError(f"bookie {bookie} is not being drained any more")

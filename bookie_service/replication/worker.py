@@ -124,6 +124,12 @@ class ReplicationWorker:
         self._failure = RepeatedFailure(
             logger, "autorecovery cannot work now, and tries again later", "autorecovery works again"
         )
+        self._rate_failure = RepeatedFailure(
+            logger,
+            "repairs run at the configured rate, because an operator's rate cannot be read",
+            "an operator's rate of repairs can be read again, or there is none",
+        )
+        """Reports that the rate's node is damaged. Constant."""
         self._running: dict[int, _Running] = {}
         """Repairs in progress, by ledger id."""
         self._reports = reports
@@ -167,7 +173,7 @@ class ReplicationWorker:
         last: RepairReport | None = None
         while True:
             try:
-                rate = await reports.bytes_per_s()
+                rate = await self._operators_rate(reports)
                 self._budget.rate.bytes_per_s = self._options.bytes_per_s if rate is None else rate
                 report = self.report()
                 if last is None or replace(report, at_ms=last.at_ms) != last:
@@ -177,6 +183,16 @@ class ReplicationWorker:
                 logger.debug("the repairs of this process are not reported: %s", error)
                 last = None
             await asyncio.sleep(REPORT_S)
+
+    async def _operators_rate(self, reports: RepairReports) -> int | None:
+        """Return the rate that an operator set; None: there is none, or it is unreadable. Raises MetadataError."""
+        try:
+            rate = await reports.bytes_per_s()
+        except MetadataFormat as error:
+            self._rate_failure.failed(error)
+            return None
+        self._rate_failure.worked()
+        return rate
 
     def report(self) -> RepairReport:
         """Return what this process does now."""

@@ -97,3 +97,12 @@ def cut(path: Path, size: int) -> None:
     """Truncate a file to `size` bytes; negative: this many bytes less."""
     data = path.read_bytes()
     path.write_bytes(data[:size])
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return the files that decide what a bookie serves, with their contents: no logs of RocksDB's."""
+    return {
+        str(path): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and (path.parent.name != "positions" or path.suffix == ".sst")
+    }

@@ -137,6 +137,11 @@ def test_collection_leaves_out_what_is_suspended(tmp_path: Path, caplog: pytest.
         ]
         operator.suspend("amy", collection=True)
         assert operator.state().collection_suspended
+        # The console sends the state of all three, and two lines named changes that no operator had made.
+        before = len(audited(caplog))
+        operator.suspend("bob", collection=True)
+        operator.resume("bob", minor=True, major=True)
+        assert len(audited(caplog)) == before
         with pytest.raises(Refused, match="resume it first"):
             await operator.collect("amy")
 
@@ -153,6 +158,25 @@ def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) 
         assert bench.operator.state().compaction_suspended == ("major",)
         await commands({"do": "resume"}, "amy")
         assert bench.operator.state().compaction_suspended == ()
+
+    run(tmp_path, test)
+
+
+def test_request_of_another_form_is_refused(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        commands = LiveCommands(bench.operator)
+        for request in (
+            {"do": "suspend", "what": [["minor"]]},
+            {"do": "suspend", "what": "minor"},
+            {"do": "resume", "what": [{}]},
+            {"do": "limbo", "after": 1 << 70},
+            {"do": "limbo", "after": True},
+            {"do": "limbo", "after": -2},
+            {"do": "set", "keys": {"logLevel": 1}},
+            {"do": "fly"},
+        ):
+            with pytest.raises(Refused):
+                await commands(request, "amy")
 
     run(tmp_path, test)
 

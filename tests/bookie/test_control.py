@@ -99,6 +99,21 @@ def test_bookie_that_does_not_answer_is_an_error_and_not_waited_for_without_end(
     served(directories, ask, never)
 
 
+def test_defect_is_answered_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection was closed without an answer, as if the bookie had ended."""
+    directories = ledgers(tmp_path)
+
+    async def broken(request: Mapping[str, Any], who: str) -> dict[str, Any]:
+        raise TypeError("unhashable type")
+
+    def ask() -> None:
+        with pytest.raises(BookKeeperError, match="an unexpected error; the bookie's log has it"):
+            control.ask(directories, {"do": "state"}, 10)
+
+    served(directories, ask, broken)
+    assert ["this is a defect" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_without_a_bookie_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directories = ledgers(tmp_path)
     for directory in (*directories, str(tmp_path / "none")):

@@ -11,8 +11,6 @@ import pytest
 
 from bkspark.cli import __main__ as cli
 from bkspark.errors import ConfigurationError, StorageDamaged
-from bkspark.metadata import cookies
-from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.admin import conversion
@@ -30,7 +28,7 @@ from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
-from tests.bookie.folders import cut, flip
+from tests.bookie.folders import contents, cut, flip
 from tests.bookie.serving import Serving, service_options, stopped_in, stored
 from tests.crash.audit import audit
 from tests.crash.doubts import stopped_bookie
@@ -174,15 +172,6 @@ def test_header_that_turns_out_unreadable_undoes_the_conversion(tmp_path: Path) 
     assert contents(tmp_path) == before
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    """Return the files that decide what a bookie serves, with their contents: no logs of RocksDB's."""
-    return {
-        str(path): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and (path.parent.name != "positions" or path.suffix == ".sst")
-    }
-
-
 def test_empty_records_beside_a_store_do_not_count(tmp_path: Path) -> None:
     """A bookie with index files that lost all ledgers leaves them, and DbLedgerStorage starts on them."""
     options = filled(tmp_path, StorageClass.DB, 1)
@@ -190,18 +179,6 @@ def test_empty_records_beside_a_store_do_not_count(tmp_path: Path) -> None:
     IndexManifestWriter(LocalFiles(), [current]).note({})
     assert converted(options, StorageClass.SORTED).entries == 61
     assert_whole(with_class(options, StorageClass.SORTED))
-
-
-def test_directories_in_another_order_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where an index file is depends on the number of its directory."""
-    options = filled(tmp_path, StorageClass.SORTED)
-    cookie = Cookie("127.0.0.1:3181", tuple(options.journal_directories), tuple(options.ledger_directories))
-    for directory in options.ledger_directories:
-        Path(layout.cookie_path(directory)).write_bytes(cookies.encode(cookie))
-    swapped = replace(options, ledger_directories=options.ledger_directories[::-1])
-    assert run_command(swapped, StorageClass.DB) == 2
-    assert f"names {','.join(options.ledger_directories)}; configure these" in capfd.readouterr().err
-    assert run_command(options, StorageClass.DB) == 0
 
 
 def test_bookie_that_was_killed_is_not_converted(tmp_path: Path) -> None:
@@ -233,6 +210,7 @@ def test_command_converts_and_says_what_it_did(tmp_path: Path, capfd: pytest.Cap
         "was_interrupted": False,
         "ledgers": 3,
         "entries": 61,
+        "notes": [],
     }
     assert run_command(options, StorageClass.DB) == 0
     assert capfd.readouterr().out == "nothing to convert: DbLedgerStorage reads the index as it is\n"

@@ -12,11 +12,13 @@ import pytest
 from bkspark.ledger import Cluster
 from bkspark.metadata.bookie_plans import DRAIN
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v2 import ApiV2
+from bookie_service.admin.http.cluster_v1 import begin_moving
 from bookie_service.admin.http.messages import JSON, HttpError, HttpRequest
 from bookie_service.admin.http.routing import Routes
 from bookie_service.operation.long_operations import UNFINISHED_MAX, LongOperation, LongOperations
@@ -91,7 +93,7 @@ def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
         with pytest.raises(HttpError) as refused:
             await api.drain(BOOKIES[0])
         assert (refused.value.status, "run or wait" in refused.value.text) == (503, True)
-        assert await api.commands.plans() == []
+        assert (await api.commands.plans()).plans == []
         # A drain that this process carries out already needs no more room, for example to get another rate.
         await asyncio.sleep(0)
         await api.operations.close()
@@ -100,7 +102,7 @@ def test_a_drain_for_which_there_is_no_room_leaves_no_plan() -> None:
         for number in range(UNFINISHED_MAX - 1):
             api.operations.begin("recover", str(number), "amy", "repair", for_ever)
         await api.drain(BOOKIES[0])
-        assert [plan.kind for plan in await api.commands.plans()] == [DRAIN]
+        assert [plan.kind for plan in (await api.commands.plans()).plans] == [DRAIN]
 
     run(test)
 
@@ -125,7 +127,7 @@ def test_a_drain_whose_room_others_take_while_its_plan_is_stored_leaves_no_plan(
     async def test(api: Api) -> None:
         refused = await refused_drain(api)
         assert (refused.status, "run or wait" in refused.text) == (503, True)
-        assert [(plan.bookie, plan.kind) for plan in await api.commands.plans()] == [(BOOKIES[1], DRAIN)]
+        assert [(plan.bookie, plan.kind) for plan in (await api.commands.plans()).plans] == [(BOOKIES[1], DRAIN)]
 
     run(test)
 
@@ -137,7 +139,26 @@ def test_a_drain_that_was_begun_earlier_stays_when_there_is_no_room_to_continue_
         await api.commands.begin_drain(BOOKIES[0], "bob", "", 0)
         refused = await refused_drain(api)
         assert refused.status == 503
-        assert sorted(plan.bookie for plan in await api.commands.plans()) == [*BOOKIES[:2]]
+        assert sorted(plan.bookie for plan in (await api.commands.plans()).plans) == [*BOOKIES[:2]]
+
+    run(test)
+
+
+def test_a_recovery_that_is_requested_again_is_the_one_that_runs() -> None:
+    """The second one failed when the first one had forgotten the bookie: there was no such bookie any more."""
+
+    async def test(api: Api) -> None:
+        registry = (await api.cluster.context()).registry
+        await registry.unregister(BOOKIES[0])
+        await registry.write_cookie(Cookie(BOOKIES[0], ("/journal",), ("/ledgers",)), None)
+        # Another bookie is being recovered, so that this recovery waits.
+        api.operations.begin("recover", "another", "amy", "repair", for_ever)
+        path = f"/api/v2/cluster/bookies/{BOOKIES[0]}/recover"
+        request = HttpRequest("POST", path, {}, b'{"forget": true}', "amy", role=Role.DESTROY, content_type=JSON)
+        answers = [json.loads((await api.routes.answer(request)).body) for _ in range(2)]
+        assert answers[0]["id"] == answers[1]["id"]
+        begin_moving(api.operations, api.commands, "decommission", BOOKIES[0], "bob", forgets=True)
+        assert [each.kind for each in api.operations.unfinished()] == ["recover", "decommission"]
 
     run(test)
 

@@ -78,6 +78,9 @@ def test_what_is_not_a_file_is_not_read_again(tmp_path: Path, make: Callable[[Pa
     make(tmp_path / "conf")
     with pytest.raises(ConfigurationError, match=r"--config '.*conf' is not a file, and cannot be read again"):
         LiveKeys(configure({}), tmp_path / "conf", {}).reload("test")
+    (tmp_path / "outer").write_text("include = conf\n")
+    with pytest.raises(ConfigurationError, match=r"conf', which --config '.*outer' includes, is not a file"):
+        LiveKeys(configure({}), tmp_path / "outer", {}).reload("test")
 
 
 @pytest.mark.parametrize("reference", ["${passwd}", "${env:BKSPARK_PASSWORD}", "${nothing:-x}", "1${passwd}"])

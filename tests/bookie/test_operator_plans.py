@@ -224,7 +224,7 @@ def test_plan_takes_effect_whenever_it_comes_and_ends_with_it(
         assert not bookie.modes[-1]
         assert audited(caplog) == [
             f"audit: amy: plan {kind} by amy: new disk",
-            "audit: amy: the plan for this bookie is over",
+            f"audit: plan: the plan for this bookie is over: {kind} by amy: new disk",
         ]
 
     run(lambda: Started(tmp_path), test)

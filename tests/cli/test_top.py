@@ -114,6 +114,20 @@ def test_wide_screen_shows_long_ids_of_bookies_whole() -> None:
     assert all(len(line) <= 80 for line in render(view, 80, 24))
 
 
+@pytest.mark.parametrize("value", [7.0, 999_999.0, 1_234_567.0, 98_765_432.0, 4e9, 5e13])
+@pytest.mark.parametrize("width", [80, 200])
+def test_number_that_is_too_wide_for_its_column_is_not_cut(value: float, width: int) -> None:
+    """1,234,567 adds a second were shown as 1,234,56, and a queue of 123,456 as 123,45."""
+    row = BookieRow("b:1", "available", value, value * (1 << 20), value, value, value, value, 50.0, value)
+    (line,) = (each for each in render(TopView("zk://h", "12:00:00", (row,)), width, 24) if each.startswith("b:1 "))
+    units = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+    numbers = line.split()[2:-1] if width == 200 else line.split()[2:]
+    assert len(numbers) == (8 if width == 200 else 6)
+    for text in numbers:
+        number = float(text.rstrip("kMGT").replace(",", "")) * units.get(text[-1], 1.0)
+        assert number == pytest.approx(50.0 if text == "50.0" else value, rel=0.01), line
+
+
 def test_figures_that_are_not_finite_are_left_out() -> None:
     """JSON has no NaN and no infinity: `--json` printed them, and no other program could read it."""
     watch = Watch(None, build_parser().parse_args(["top", "--uri", "zk://h/ledgers"]))  # type: ignore[arg-type]

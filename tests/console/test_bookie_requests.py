@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.cli.bookie_http import BookieHttpAccess
 from bkspark.client import Client
-from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlan, BookiePlans
+from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlan, BookiePlans, PlansInForce
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
@@ -51,7 +51,7 @@ def test_redirects_and_answers_without_end_are_errors(answer: bytes, why: str) -
 def test_plans_are_read_from_the_metadata_store_and_bookies_are_not_asked() -> None:
     """Each bookie was asked in turn, and waited for the metadata store: a page took as many waits as there are."""
 
-    async def test() -> tuple[list[dict[str, object]] | None, set[bytes]]:
+    async def test() -> tuple[PlansInForce | None, set[bytes]]:
         asked: set[bytes] = set()
         state = json.dumps({"id": "bookie:3181"}).encode()
 
@@ -79,5 +79,5 @@ def test_plans_are_read_from_the_metadata_store_and_bookies_are_not_asked() -> N
 
     plans, asked = asyncio.run(test())
     assert plans is not None
-    assert [(each["bookie"], each["kind"], each["who"]) for each in plans] == [("bookie:3181", "maintenance", "amy")]
+    assert [(each.bookie, each.kind, each.who) for each in plans.plans] == [("bookie:3181", "maintenance", "amy")]
     assert asked == {b"GET /api/v2/bookie HTTP/1.1"}

@@ -68,6 +68,11 @@ def test_a_bookie_is_maintained_restarted_and_drained_by_the_steps(zookeeper: Zo
         assert f"drain bookie {bookie}" in audit
         assert "(for console:127.0.0.1)" in audit
         assert says("seconds left 0")
+        # Any program may write the node: a page shows what it can.
+        asyncio.run(_store_progress(cluster.uri, bookie, {"bytes": "many", "bytes_left": [], "ledgers": 10**300}))
+        wait_until(lambda: says("bytes many"), "the progress of a strange process")
+        asyncio.run(_store_progress(cluster.uri, bookie, {"bytes": 5, "bytes_left": 7}))
+        wait_until(lambda: says("bytes left 7"), "the progress of a strange process")
         asyncio.run(_store_progress(cluster.uri, bookie, {"ledgers_left": 1, "seconds_left": None}))
         wait_until(lambda: says("seconds left unknown"), "the progress of another process")
 

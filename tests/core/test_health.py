@@ -208,6 +208,32 @@ def test_open_ledger_keeps_as_many_others_as_recovery_needs_and_no_fewer() -> No
     assert against("b0", open_ledger, bookies=two_down) == {"recovery_quorum"}
 
 
+def test_entries_that_a_short_ledger_does_not_have_need_no_copy() -> None:
+    """A ledger of one entry has no entry on b2, whatever the ensemble says."""
+    dead = (*BOOKIES[:2], BookieFacts("b2", "down"), BOOKIES[3])
+    one_entry = LedgerMetadata(3, 2, 2, (Fragment(0, ("b0", "b1", "b2")),), LedgerState.CLOSED, last_entry=0)
+    assert against("b1", one_entry, bookies=dead) == set()
+    check = StopCheck("b2", BOOKIES)
+    check.look(1, one_entry)
+    assert (check.ledgers, check.reasons()) == (0, [])
+    # Entry 4 is the first of its fragment, on b1 and b2; the next fragment is empty.
+    fragments = (Fragment(0, ("b0", "b1", "b3")), Fragment(4, ("b0", "b1", "b2")), Fragment(5, ("b0", "b2", "b3")))
+    later = LedgerMetadata(3, 2, 2, fragments, LedgerState.CLOSED, last_entry=4)
+    assert against("b1", later, bookies=dead) == {"last_copy"}
+    assert against("b0", later, bookies=dead) == set()
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+def test_recovery_needs_bookies_of_the_last_fragment_alone(state: LedgerState) -> None:
+    """All entries of earlier fragments are confirmed: one copy of each is enough. A recovery that has begun may have
+    added a fragment from an entry on that it has yet to copy."""
+    dead = (*BOOKIES, BookieFacts("b4", "down"), BookieFacts("b5", "available"))
+    fragments = (Fragment(0, ("b0", "b1", "b4")), Fragment(9, ("b1", "b2", "b3")))
+    metadata = LedgerMetadata(3, 3, 2, fragments, state)
+    expected = set() if state is LedgerState.OPEN else {"recovery_quorum"}
+    assert against("b0", metadata, bookies=dead) == expected
+
+
 def test_writers_need_bookies_that_take_writes_and_answer() -> None:
     open_ledger = ledger("b1", "b2", "b3", quorums=(3, 2), closed=False)
     for state in (BookieFacts("b3", "readonly"), BookieFacts("b3", "available", "no answer")):

@@ -88,6 +88,11 @@ def test_plans_are_stored_replaced_watched_and_ended(caplog: pytest.LogCaptureFi
         await store.session().set("/ledgers/underreplication/plans/b:1", b"?", -1)
         assert [each async for each in plans.all()] == [PLAN]
         assert ["the plan for bookie b:1 cannot be read" in record.getMessage() for record in caplog.records] == [True]
+        found = await plans.in_force(98)
+        assert (found.plans, [each.bookie for each in found.damaged]) == ([PLAN], ["b:1"])
+        assert "`bkspark cluster plans --end b:1` removes it" in found.damaged[0].problem
+        assert found.as_json()["damaged"] == [{"bookie": "b:1", "problem": found.damaged[0].problem}]
+        assert (await plans.in_force(99)).plans == []
         assert await plans.end("b:1") is True
         assert await plans.end(PLAN.bookie) is True
 

@@ -334,6 +334,12 @@ def test_worker_uses_the_rate_of_an_operator_until_it_is_taken_back() -> None:
             await reports.set_bytes_per_s(rate)
             await asyncio.sleep(2 * REPORT_S)
             assert worker.report().bytes_per_s == expected
+        # A rate that cannot be read ended the reports, and left the rate of before in force.
+        await reports.set_bytes_per_s(7)
+        await asyncio.sleep(2 * REPORT_S)
+        await one.tree.set(f"{ROOT}/underreplication/replicationRateByBytes", b"fast", -1)
+        await asyncio.sleep(2 * REPORT_S)
+        assert [each.bytes_per_s for each in await reports.all()] == [1000]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -93,6 +93,8 @@ def test_drain_is_interrupted_continued_throttled_and_cancelled(four: Cluster) -
             assert status["bytes_per_s"] == 200_000
             assert status["progress"]["ledgers"] == len(named)
             assert status["progress"]["seconds_left"] is not None
+            # It printed the rate of before.
+            assert command(uri, "drain", bookie.id, "--status", "--rate", "300000")[0]["bytes_per_s"] == 300_000
             slow.send_signal(signal.SIGINT)
             assert slow.wait(30) == 1
             assert "interrupted" in (slow.stderr.read() if slow.stderr else "")
@@ -102,13 +104,17 @@ def test_drain_is_interrupted_continued_throttled_and_cancelled(four: Cluster) -
         # The plan is still there: the bookie stays read-only, and another process can cancel the drain while one runs.
         states = {each["id"]: each["state"] for each in command(uri, "bookies")[0]["bookies"]}
         assert states[bookie.id] == "readonly"
-        again = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        of_it = f"of the drain of bookie {bookie.id}"
+        again = subprocess.Popen([*line, "--rate", "400000"], stderr=subprocess.PIPE, text=True)
         try:
             assert again.stderr is not None
             assert "continues the drain that" in again.stderr.readline()
             command(uri, "drain", bookie.id, "--cancel")
             assert again.wait(30) == 1
             assert "was cancelled" in again.stderr.read()
+            # Neither a rate that was given when a drain is continued nor the continuation itself was recorded.
+            changes = [each["change"] for each in command(uri, "changes")[0]["changes"]]
+            assert changes[1:3] == [f"continue to drain bookie {bookie.id}", f"set the rate {of_it} to 400000"]
         finally:
             again.kill()
             again.wait()

@@ -488,10 +488,18 @@ def test_drain_that_is_begun_again_keeps_its_rate_unless_another_is_given() -> N
         for bookie in (LOST, SPARE):
             await register(bench, bookie)
         for given, rate in ((7_000, 7_000), (0, 7_000), (9_000, 9_000)):
-            await drain_plans.begin(bench.cluster, LOST, "amy@host", bytes_per_s=given)
+            assert (
+                await drain_plans.begin(bench.cluster, LOST, "amy@host", bytes_per_s=given)
+            ).plan.bytes_per_s == rate
             assert (await drain_plans.running(bench.cluster, LOST)).bytes_per_s == rate
+        assert (await drain_plans.set_rate(bench.cluster, LOST, 11)).bytes_per_s == 11
         await drain_plans.cancel(bench.cluster, LOST)
-        with pytest.raises(ConfigurationError, match="is not being drained"):
-            await drain_plans.running(bench.cluster, LOST)
+        for no_longer in (
+            drain_plans.running(bench.cluster, LOST),
+            drain_plans.set_rate(bench.cluster, LOST, 12),
+            drain_plans.cancel(bench.cluster, LOST),
+        ):
+            with pytest.raises(ConfigurationError, match="is not being drained"):
+                await no_longer
 
     played(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.client import Client as AsyncClient
 from bkspark.version import VERSION
 from tests.cli.console import Console
 from tests.cluster import GuestCluster
 from tests.polling import wait_until
-from tests.replication.repairing import autorecovery
+from tests.replication.repairing import autorecovery, command
 
 pytestmark = pytest.mark.cluster
 
@@ -308,3 +310,35 @@ def test_restart_leaves_the_maintenance_that_another_operator_begins_meanwhile(
         assert [each["bookie"] for each in restarted["restarted"]] == [bookie.id]
         assert [plan["reason"] for plan in console.json("cluster", "plans", *at)["plans"]] == ["theirs"]
         assert states(console, cluster.uri)[bookie.id] == "readonly"
+
+
+def test_a_damaged_plan_is_listed_and_ended_by_a_command(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """Only HTTP could end it: the commands that end a plan read it first."""
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        at, bookie = ("--uri", cluster.uri), cluster.bookies[0].id
+        assert "there is no plan" in console.fails(2, "cluster", "plans", "--end", bookie, *at).err
+        asyncio.run(damage_plan(cluster.uri, bookie))
+        (damaged,) = console.json("cluster", "plans", *at)["damaged"]
+        remedy = f"`bkspark cluster plans --end {bookie}`"
+        assert (damaged["bookie"], remedy in damaged["problem"]) == (bookie, True)
+        assert re.search(rf"{bookie} +damaged .*cannot be read", console.text("cluster", "plans", *at))
+        for words in (("maintenance", bookie, "--end"), ("quarantine", bookie)):
+            assert remedy in console.fails(1, "cluster", *words, *at).err, words
+        assert remedy in command(cluster.uri, "drain", bookie, "--cancel", code=1)[1]
+        ended = console.json("cluster", "plans", "--end", bookie, *at)
+        assert ended == {"bookie": bookie, "kind": None, "ended": True, "done": True}
+        assert console.json("cluster", "plans", *at) == {"plans": []}
+        assert f"end the plan for bookie {bookie}" in console.text("cluster", "changes", *at)
+        # Also a plan that can be read, of any kind.
+        console.json("cluster", "maintenance", bookie, "--despite", "too_few_bookies", *at)
+        assert console.json("cluster", "plans", "--end", bookie, *at)["kind"] == "maintenance"
+        assert states(console, cluster.uri)[bookie] == "available"
+
+
+async def damage_plan(uri: str, bookie: str) -> None:
+    async with AsyncClient(uri) as client:
+        await (await client.tree()).create(
+            f"{client.uri.root}/underreplication/plans/{bookie}", b"[]", make_parents=True
+        )

@@ -89,6 +89,10 @@ def test_open_cluster_is_closed_while_it_serves_and_opened_again(
     again = console.json("cluster", "acl", "close", *own)
     assert (again["done"], again["changed"]) == (True, 0)
     assert console.json("cluster", "acl", "check", *own)["open"] == 0
+    # One record, which is closed, too.
+    changes = [each["change"] for each in console.json("cluster", "changes", *own)["changes"]]
+    assert [each for each in changes if "access list" in each] == [changes[0]]
+    assert f"the access list {', '.join(OWN)}" in changes[0]
 
     write_and_read(cluster_with_users, users)
     with pytest.raises(MetadataAccessDenied), Client(cluster_with_users.uri) as anonymous:

@@ -18,6 +18,7 @@ from bkspark.errors import (
     BookKeeperError,
     ConfigurationError,
     MetadataError,
+    MetadataFormat,
     NoSuchBookie,
     NoSuchLedger,
     TooManyRequests,
@@ -316,7 +317,8 @@ class ApiV2:
         listed = members({"ledger": WHOLE, "missing": array(TEXT), "since_ms": or_null(WHOLE)})
         rate: Schema = or_null({**WHOLE, "minimum": NO_LIMIT, "maximum": _RATE_MAX})
         repairs = members(
-            {"enabled": FLAG, "auditor": or_null(TEXT), "lost_bookie_delay_s": or_null(WHOLE), "bytes_per_s": rate}
+            {"enabled": FLAG, "auditor": or_null(TEXT), "lost_bookie_delay_s": or_null(WHOLE), "bytes_per_s": rate},
+            {"damaged": array(TEXT)},
         )
         delay: Schema = {**WHOLE, "minimum": 0, "maximum": DELAY_S_MAX}
         change = members({}, {"enabled": FLAG, "lost_bookie_delay_s": delay, "bytes_per_s": rate})
@@ -429,12 +431,22 @@ class ApiV2:
         return {"ledgers": page, "next": page[-1]["ledger"] if len(listed) > limit else None}
 
     async def _repairs(self, request: HttpRequest) -> object:
-        return {
+        found: dict[str, object] = {
             "enabled": await self._cluster.is_auto_recovery_enabled(),
             "auditor": await self._cluster.auditor(),
-            "bytes_per_s": await self._cluster.repair_bytes_per_s(),
-            "lost_bookie_delay_s": await self._cluster.recovery_delay_s(),
         }
+        damaged = []
+        for name, read in (
+            ("bytes_per_s", self._cluster.repair_bytes_per_s),
+            ("lost_bookie_delay_s", self._cluster.recovery_delay_s),
+        ):
+            try:
+                found[name] = await read()
+            except MetadataFormat as error:
+                # It counts as not set until it is set again.
+                found[name] = None
+                damaged.append(str(error))
+        return {**found, "damaged": damaged} if damaged else found
 
     async def _set_repairs(self, request: HttpRequest) -> object:
         wanted = request.members()

@@ -267,7 +267,14 @@ class ClusterApi:
 def begin_moving(
     operations: LongOperations, cluster: ClusterCommands, kind: str, bookie: str, who: str, *, forgets: bool
 ) -> LongOperation:
-    """Begin to move everything away from a stopped bookie. Raises TooManyRequests."""
+    """Begin to move everything away from a stopped bookie; return the operation that does it already, if there is one.
+
+    Raises:
+        TooManyRequests: too many operations run or wait.
+    """
+    # A repetition would find nothing to do, and fail because the bookie is forgotten.
+    if (begun := operations.unfinished_of(kind, bookie)) is not None:
+        return begun
 
     async def move(operation: LongOperation) -> dict[str, object]:
         return {"ledgers": await cluster.move_away(bookie, operation.progress.append, forgets=forgets)}

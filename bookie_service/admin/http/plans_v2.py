@@ -32,6 +32,7 @@ _PLAN: Schema = members(
         "progress": {"type": "object"},
     }
 )
+_PLANS = members({"plans": array(_PLAN)}, {"damaged": array(members({"bookie": TEXT, "problem": TEXT}))})
 _PREVIEW: Schema = members(
     {
         "ledgers": WHOLE,
@@ -62,7 +63,7 @@ class PlanPaths:
         drain = f"{prefix}/cluster/bookies/{{bookie_id}}/drain"
         summary = "Begin maintenance or quarantine of a bookie; seconds 0: until it is ended"
         return (
-            (Endpoint("GET", f"{prefix}/plans", "All plans", members({"plans": array(_PLAN)})), self._all),
+            (Endpoint("GET", f"{prefix}/plans", "All plans, and those that cannot be read", _PLANS), self._all),
             (Endpoint("PUT", plan, summary, _PLAN, {}, _WANTED, Role.OPERATE), self._set),
             (
                 Endpoint("DELETE", plan, "End the plan for a bookie, also a drain", _ENDED, {}, None, Role.OPERATE),
@@ -85,7 +86,7 @@ class PlanPaths:
         )
 
     async def _all(self, request: HttpRequest) -> object:
-        return {"plans": [dataclasses.asdict(plan) for plan in await self._cluster.plans()]}
+        return (await self._cluster.plans()).as_json()
 
     async def _set(self, request: HttpRequest) -> object:
         bookie, body = request.query["bookie_id"], request.members()
@@ -138,5 +139,4 @@ class PlanPaths:
 
     def _draining(self, bookie: str) -> LongOperation | None:
         """Return the operation of this process that drains a bookie, or will; None: there is none."""
-        found = (each for each in self._operations.unfinished() if (each.kind, each.subject) == ("drain", bookie))
-        return next(found, None)
+        return self._operations.unfinished_of("drain", bookie)
