@@ -8,7 +8,7 @@ warms them up, measures, and removes all data; then the same with three of ours.
 rounds, and the first round is not counted. Apache's bookies run with the JVM options of Apache's scripts.
 
     add          150,000 entries, 5,000 in flight; 300,000 of 100 B
-    lone add     one add in flight
+    single add   one add in flight
     read         entry by entry, 500 a call, 4 calls in flight, spread over the ensemble: a bookie sees every third id
     mixed read   the same of 16 ledgers in turn, 100 a call, 16 calls in flight, as a Pulsar broker reads topics
     batch read   500 a request, 4 in flight; our client reads over the network, with its own read-ahead
@@ -128,9 +128,9 @@ class Side:
     def _lone_add(self, java: JavaClient, count: int) -> Figures:
         answer, used_s = self._timed(java, what="lone_add", entries=count, size=ENTRY_BYTES)
         return {
-            "lone add p50": answer["p50"] * 1000,
-            "lone add p99": answer["p99"] * 1000,
-            "lone add, processor": used_s / count * 1e6,
+            "single add p50": answer["p50"] * 1000,
+            "single add p99": answer["p99"] * 1000,
+            "single add, processor": used_s / count * 1e6,
         }
 
     def _read(self, java: JavaClient, how: str, entries: int) -> Figures:
@@ -201,8 +201,8 @@ class Side:
             if "lone" in self._names:
                 used = self._used_s()
                 _, latency_ms, _ = await self._own_add(client, sizes.lone_adds, ENTRY_BYTES, window=1)
-                figures["lone add p50"], figures["lone add p99"] = latency_ms["p50"], latency_ms["p99"]
-                figures["lone add, processor"] = (self._used_s() - used) / sizes.lone_adds * 1e6
+                figures["single add p50"], figures["single add p99"] = latency_ms["p50"], latency_ms["p99"]
+                figures["single add, processor"] = (self._used_s() - used) / sizes.lone_adds * 1e6
             if "batch" in self._names:
                 _, _, ledgers = await self._own_add(client, sizes.adds, ENTRY_BYTES)
                 began, used, read = time.perf_counter(), self._used_s(), 0
@@ -254,7 +254,7 @@ class Bench:
                 figures[kind] = side.measure("v2") | side.measure("v3")
                 if kind == OURS:
                     figures[OWN] = side.measure_own()
-                figures[kind]["bookie RSS"] = side.resident_mib()
+                figures[kind]["resident set of a bookie"] = side.resident_mib()
         return figures
 
     @contextmanager

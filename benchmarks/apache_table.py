@@ -1,4 +1,4 @@
-"""The table of `apache_clients`: what is shown beside what, which ratio is wanted, and whether it holds."""
+"""The table of `apache_clients`: the figures of each side, the goals, and whether they are reached."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-APACHE, OURS, OWN = "Apache's client, Apache's bookies", "Apache's client, our bookies", "our client, our bookies"
+APACHE = "A: Apache's client and bookies"
+OURS = "B: Apache's client, bkspark's bookies"
+OWN = "C: bkspark's client and bookies"
 SIDES = (APACHE, OURS, OWN)
-_SHORT = {APACHE: "Apache's", OURS: "ours", OWN: "our client"}
 Figures = dict[str, float]
 Round = Mapping[str, Mapping[str, float]]
 """What one round measured: side -> figure -> value."""
@@ -42,9 +43,13 @@ class Goal:
         """Return the goal for a person."""
         bound = f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
         if self.over is None:
-            return f"{_SHORT[self.side]} {bound}"
+            return f"{_letter(self.side)} {bound}"
         side, figure = self.over
-        return f"{_SHORT[self.side]} {bound} × {_SHORT[side] if side != self.side else figure}"
+        return f"{_letter(self.side)} {bound} × {_letter(side) if side != self.side else figure}"
+
+
+def _letter(side: str) -> str:
+    return side.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,11 @@ def _rows() -> tuple[Row, ...]:
             rows += [Row(figure, "entries/s", tuple(goals))]
             rows += [Row(f"{name}, processor {protocol}", "µs")]
     for percentile, own in (("p50", 0.3), ("p99", 0.4)):
-        v2, v3 = f"lone add {percentile} v2", f"lone add {percentile} v3"
+        v2, v3 = f"single add {percentile} v2", f"single add {percentile} v3"
         rows.append(Row(v2, "ms", (Goal(OWN, at_most=own, over=(APACHE, v2)),)))
         rows.append(Row(v3, "ms", (Goal(OURS, at_most=1.2, over=(OURS, v2)),) if percentile == "p50" else ()))
-    rows.append(Row("lone add, processor v2", "µs"))
-    rows.append(Row("lone add, processor v3", "µs", (Goal(OURS, at_most=1000),)))
+    rows.append(Row("single add, processor v2", "µs"))
+    rows.append(Row("single add, processor v3", "µs", (Goal(OURS, at_most=1000),)))
     for name in ("read", "mixed read"):
         for protocol in ("v2", "v3"):
             read, processor = f"{name} {protocol}", f"{name}, processor {protocol}"
@@ -80,7 +85,7 @@ def _rows() -> tuple[Row, ...]:
     rows.append(Row("batch read v2", "entries/s", (Goal(OWN, at_least=2.5, over=(APACHE, "batch read v2")),)))
     rows.append(Row("batch read, processor v2", "µs"))
     rows += [Row(f"recovery {protocol}", "ms") for protocol in ("v2", "v3")]
-    rows.append(Row("bookie RSS", "MiB", (Goal(OURS, at_most=300),)))
+    rows.append(Row("resident set of a bookie", "MiB", (Goal(OURS, at_most=300),)))
     return tuple(rows)
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import resource
 import signal
 import sys
 import threading
+
+
+def say_last() -> None:
+    """Say something when the main thread has ended."""
+    threading.main_thread().join()
+    print("a thread", file=sys.stderr)
+
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["waits"]:
@@ -30,6 +38,8 @@ if __name__ == "__main__":
         "streams": [[each.encoding, each.errors, each.line_buffering] for each in (sys.stdin, sys.stdout, sys.stderr)],
         "threads": threading.active_count(),
     }
+    threading.Thread(target=say_last).start()
+    atexit.register(print, "the end", file=sys.stderr, end="")
     print(json.dumps(facts))
     print("an error", file=sys.stderr)
     sys.exit(7)

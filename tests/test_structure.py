@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.layering import PACKAGES
-from tests.sources import python_files
+from tests.sources import GROUP, python_files
 from tests.structure.fields import raising_methods, undocumented_fields
 from tests.structure.helpers import imports_from_tests
 from tests.structure.hops import ROOT
 from tests.structure.meanings import glossary_terms, unexplained_fields
+from tests.structure.sizes import methods_of_classes
 
-pytestmark = pytest.mark.xdist_group("structure")
-"""All of them need what one process measured."""
+pytestmark = pytest.mark.xdist_group(GROUP)
 
 HOPS_MAX = {
     "one append, warm": (90, 24),
@@ -31,7 +31,7 @@ for an append, and 240 in 40 for a read."""
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
-    """What `python -m tests.structure --json` prints: in a process of its own, where nothing else runs."""
+    """The hops that `python -m tests.structure --json` prints: in a process of its own, where nothing else runs."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.structure", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -42,7 +42,7 @@ def measured() -> dict[str, Any]:
 @pytest.mark.parametrize("trip", HOPS_MAX)
 def test_hops_of_a_request_stay_within_their_bounds(measured: dict[str, Any], trip: str) -> None:
     calls_max, files_max = HOPS_MAX[trip]
-    hops = measured["hops"][trip]
+    hops = measured[trip]
     assert hops["calls"] <= calls_max, "`python -m tests.structure --trip NAME` shows the calls"
     assert hops["files"] <= files_max
 
@@ -53,13 +53,12 @@ def test_no_program_has_more_than_600_lines() -> None:
     assert {path: count for path, count in lines.items() if count > 600 and not path.endswith("_pb2.py")} == {}
 
 
-@pytest.mark.slow
-def test_classes_of_the_writer_stay_small(measured: dict[str, Any]) -> None:
-    rows = measured["sizes"]
-    assert int(rows["methods of LedgerWriter"]) <= 20
-    assert int(rows["methods of WriterCore"]) <= 25
-    for path in ("bkspark/core/writer.py", "bkspark/ledger/writer.py"):
-        assert len((ROOT / path).read_text().splitlines()) <= 600
+@pytest.mark.parametrize(
+    ("path", "name", "methods_max"),
+    [("bkspark/ledger/writer.py", "LedgerWriter", 20), ("bkspark/core/writer.py", "WriterCore", 25)],
+)
+def test_classes_of_the_writer_stay_small(path: str, name: str, methods_max: int) -> None:
+    assert methods_of_classes(ROOT / path)[name] <= methods_max
 
 
 def test_every_field_of_state_is_documented() -> None:

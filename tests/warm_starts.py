@@ -17,7 +17,6 @@ import inspect
 import json
 import os
 import resource
-import runpy
 import signal
 import socket
 import subprocess
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bkspark.parent_death import die_with_parent
+from tests import quick_end
 
 _PROGRAMS = (
     "bkspark.cli",
@@ -274,7 +274,7 @@ def _take_files(files: list[int]) -> None:
 def _run(command: Sequence[str]) -> None:
     sys.orig_argv[:] = command
     sys.argv[:] = ["-m", *command[3:]]
-    runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+    quick_end.run_module(command[2])
 
 
 def _run_instead_of_replacing() -> None:
@@ -292,6 +292,7 @@ def _run_instead_of_replacing() -> None:
 
 
 def _main() -> None:
+    quick_end.prepare()
     for name in _IMPORTED:
         __import__(name)
     # `runpy` warns of a program that was imported before.

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--command",
-        type=_words,
+        type=command_words,
         metavar="COMMAND",
         help="restart a bookie by this command of this host, such as 'ssh {host} systemctl restart bookie'; {bookie}, "
         "{host} and {port} are replaced (default: bookies of bkspark restart by themselves)",
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _words(command: str) -> list[str]:
+def command_words(command: str) -> list[str]:
     """An argparse type: the words of a command."""
     try:
         words = shlex.split(command)

@@ -151,7 +151,7 @@ def choose_replacements(
     for begin in range(0, len(slots), group):
         some = slots[begin : begin + group]
         left = {place: len(there) - chosen.count(place) for place, there in bookies.items()}
-        best = _best_places(standing, some, left, write_quorum, wanted, random)
+        best = best_places(standing, some, left, write_quorum, wanted, random)
         for slot, place in zip(some, best):
             standing[slot] = place
         chosen += best
@@ -216,7 +216,7 @@ def _fill(order: Sequence[Place], bookies: Mapping[Place, list[str]], random: Ra
     return tuple(drawn[place].pop() for place in order)
 
 
-def _best_places(
+def best_places(
     standing: Sequence[Place | None],
     slots: Sequence[int],
     left: Mapping[Place, int],
@@ -226,7 +226,7 @@ def _best_places(
 ) -> tuple[Place, ...]:
     """Return places for `slots` with which the most write sets span what is wanted. All such choices of bookies are
     equally likely, so a place is as likely as it has bookies."""
-    touched = [sets for sets in _write_sets(len(standing), write_quorum) if any(slot in slots for slot in sets)]
+    touched = [sets for sets in write_sets(len(standing), write_quorum) if any(slot in slots for slot in sets)]
     scarce = {place for place, count in left.items() if count < len(slots)}
     kinds = _kinds(left, [place for place in standing if place is not None])
     scores: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -305,7 +305,7 @@ def _score(
     )
 
 
-def _write_sets(size: int, write_quorum: int) -> list[tuple[int, ...]]:
+def write_sets(size: int, write_quorum: int) -> list[tuple[int, ...]]:
     # All choices are equal if every bookie has every entry.
     return [write_set(first, size, write_quorum) for first in range(size if write_quorum < size else 1)]
 
@@ -329,7 +329,7 @@ class _Arrangement:
         places_of = Counter(place.host for place in counts)
         self._hosts_of_several = frozenset(host for host, places in places_of.items() if places > 1)
         """Hosts that have bookies in several racks, or all hosts if hosts do not matter. Constant."""
-        sets = _write_sets(size, write_quorum)
+        sets = write_sets(size, write_quorum)
         self._sets_of = [[slots for slots in sets if slot in slots] for slot in range(size)]
         """The write sets of each slot. Constant."""
 

@@ -49,7 +49,7 @@ async def recover(
     # 2. An entry is checked by its digest.
     # 3. An add that succeeded stored the same payload: recoveries rewrite only entries that they have read.
     connection_index = context.pool.reserve_connection(ledger_id)
-    run = _RecoveryRun(context, ledger_id, stored, password, options, connection_index)
+    run = RecoveryRun(context, ledger_id, stored, password, options, connection_index)
     try:
         return await run.result()
     finally:
@@ -57,7 +57,7 @@ async def recover(
         context.pool.release(ledger_id, connection_index)
 
 
-class _RecoveryRun:
+class RecoveryRun:
     """One recovery: its core, and the performing of the core's effects on connections and the metadata store."""
 
     def __init__(
@@ -83,7 +83,7 @@ class _RecoveryRun:
         """The key that fencing requests carry, derived from the password. Constant."""
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
         """Decides the end of the ledger; all its events come from here."""
-        self._driver = Driver[effects.RecoveryEffect](self._perform, broke=self._end)
+        self._driver = Driver[effects.RecoveryEffect](self.perform, broke=self._end)
         """Does the work that the core's effects take."""
         self._writer: LedgerWriter | None = None
         """Rewrites entries. Made for the first entries found; None before, and after the recovery ends or restarts."""
@@ -99,7 +99,7 @@ class _RecoveryRun:
         return ReplicaReads(self._context.pool, self._ledger_id, self._digest, connection_index=connection_index)
 
     async def result(self) -> LedgerMetadata:
-        self._perform(self._core.start())
+        self.perform(self._core.start())
         return await self._done
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class _RecoveryRun:
             self._writer.abandon()
             self._writer = None
 
-    def _perform(self, todo: Sequence[effects.RecoveryEffect]) -> None:
+    def perform(self, todo: Sequence[effects.RecoveryEffect]) -> None:
         for effect in todo:
             match effect:
                 case effects.Fence():

@@ -51,7 +51,7 @@ class TailWatch:
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, context.random.randrange(ensemble_size), limits)
         """Decides whom to ask and when; all its events come from here, on `_loop`."""
-        self._driver = Driver[effects.TailEffect](self._perform)
+        self._driver = Driver[effects.TailEffect](self.perform)
         """Does the work that the core's effects take."""
         self._news: asyncio.Future[None] | None = None
         """What `wait_beyond` awaits. Made for each wait; done when the LAC grew, the ledger was closed, or the tail
@@ -78,12 +78,12 @@ class TailWatch:
         if not self._has_begun:
             # The first refresh sets the watch and then reads the metadata, so no change is missed.
             self._has_begun = True
-            self._perform(self._core.on_metadata_changed(self._now_ns()))
+            self.perform(self._core.on_metadata_changed(self._now_ns()))
         if self._error is not None:
             raise self._error
         while self._core.lac <= lac and not self._core.is_closed:
             self._news = self._loop.create_future()
-            self._perform(self._core.wait(self._now_ns()))
+            self.perform(self._core.wait(self._now_ns()))
             await self._news
             if self._error is not None:
                 raise self._error
@@ -103,7 +103,7 @@ class TailWatch:
 
     # ---- running the core ----
 
-    def _perform(self, todo: Sequence[effects.TailEffect]) -> None:
+    def perform(self, todo: Sequence[effects.TailEffect]) -> None:
         for effect in todo:
             match effect:
                 case effects.LongPoll():
@@ -158,7 +158,7 @@ class TailWatch:
         return self._core.on_refreshed(self._reader.metadata, lac, self._now_ns())
 
     def _metadata_changed(self) -> None:
-        self._perform(self._core.on_metadata_changed(self._now_ns()))
+        self.perform(self._core.on_metadata_changed(self._now_ns()))
 
     def _call_after(self, delay_ns: int) -> None:
         """Replace the timer: the core requests a tick after every event, and only the last request counts."""
@@ -168,4 +168,4 @@ class TailWatch:
 
     def _tick(self) -> None:
         self._timer = None
-        self._perform(self._core.on_tick(self._now_ns()))
+        self.perform(self._core.on_tick(self._now_ns()))

@@ -43,14 +43,14 @@ def encode_delta(base: int, stored: LogHead, wanted: LogHead) -> bytes:
     """Return the delta's node: the difference from the head `stored`, which has version `base`, to `wanted`."""
     before, after = json.loads(encode_head(stored)), json.loads(encode_head(wanted))
     assert not before.keys() - after.keys(), "no routed commit removes a member"
-    changed = {key: _difference(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    changed = {key: difference(before.get(key), value) for key, value in after.items() if before.get(key) != value}
     text = json.dumps({"base": base, "changed": changed, "version": _VERSION}, sort_keys=True, separators=(",", ":"))
     return text.encode("ascii")
 
 
-def _difference(before: Any, after: Any) -> dict[str, Any]:
+def difference(before: Any, after: Any) -> dict[str, Any]:
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
-        return {"members": {key: _difference(before[key], each) for key, each in after.items() if before[key] != each}}
+        return {"members": {key: difference(before[key], each) for key, each in after.items() if before[key] != each}}
     if not isinstance(before, list) or not isinstance(after, list):
         return {"set": after}
     drop, kept = [], 0
@@ -75,17 +75,17 @@ def decode_changed(head: bytes, data: bytes, name: str) -> LogHead:
     members, changed = json.loads(head), _members(data, delta_path(name))["changed"]
     try:
         for key, change in changed.items():
-            members[key] = _applied(members.get(key, []), change)
+            members[key] = applied(members.get(key, []), change)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         raise _error(delta_path(name), "its changes are not those of a head") from None
     return decode_head(json.dumps(members).encode("ascii"), f"{log_path(name)} with its {DELTA}")
 
 
-def _applied(before: Any, change: dict[str, Any]) -> Any:
+def applied(before: Any, change: dict[str, Any]) -> Any:
     if "set" in change:
         return change["set"]
     if "members" in change:
-        return {**before, **{key: _applied(before[key], each) for key, each in change["members"].items()}}
+        return {**before, **{key: applied(before[key], each) for key, each in change["members"].items()}}
     drop = set(change["drop"])
     if not drop <= set(range(len(before))):
         raise ValueError

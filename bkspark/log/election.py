@@ -26,7 +26,6 @@ _MARK = "__lock__"
 _SEQUENCE_DIGITS = 10
 _SEQUENCE = re.compile(f"[0-9]{{{_SEQUENCE_DIGITS}}}")
 RETRY_PAUSE_S = 0.5
-"""Pause before an unreachable store is tried again."""
 RESIGN_TRIES_MAX = 4
 """Attempts of a resignation at an unreachable store; afterwards the end of the session removes the node."""
 
@@ -37,14 +36,16 @@ class Election:
     Args:
         path: the election's node; contenders with the same path contend with each other.
         identity: what `contenders` shows to others, such as "host:pid".
+        retry_pause_s: pause before an unreachable store is asked again.
     """
 
-    def __init__(self, tree: Tree, path: str, identity: str) -> None:
+    def __init__(self, tree: Tree, path: str, identity: str, *, retry_pause_s: float = RETRY_PAUSE_S) -> None:
         self.lost = asyncio.Event()
         """Set when the leadership, or the place in the queue, is gone: stop acting as the leader."""
         self._tree = tree
         self._path = path
         self._identity = identity.encode()
+        self._retry_pause_s = retry_pause_s
         self._token = uuid.uuid4().hex
         """In the name of this contender's node, so that it finds the node again if the answer was lost. Constant."""
         self._node: str | None = None
@@ -104,7 +105,7 @@ class Election:
         except MetadataError:
             # The store is unreachable, or the session ended. If a node was created, the next round finds it by its
             # token.
-            await asyncio.sleep(RETRY_PAUSE_S)
+            await asyncio.sleep(self._retry_pause_s)
         return False
 
     async def _is_first(self, own: str) -> bool:
@@ -156,7 +157,7 @@ class Election:
             except MetadataError:
                 # The store is unreachable. The watch has fired and does not fire again, so ask again; the end of the
                 # session is reported separately.
-                await asyncio.sleep(RETRY_PAUSE_S)
+                await asyncio.sleep(self._retry_pause_s)
 
     async def resign(self) -> None:
         """Leave the queue, or give up the leadership. A second call is harmless.
@@ -174,7 +175,7 @@ class Election:
         self.lost.set()
         for number in range(RESIGN_TRIES_MAX):
             if number:
-                await asyncio.sleep(RETRY_PAUSE_S)
+                await asyncio.sleep(self._retry_pause_s)
             try:
                 for name in await self._queue():
                     if name.startswith(self._token):

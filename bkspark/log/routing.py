@@ -195,7 +195,7 @@ class RoutedCommits:
             data, stat = await self._tree.get(path)
         except NoSuchNode:
             return _Record()
-        return _decoded(data, path, stat.version)
+        return decoded_record(data, path, stat.version)
 
     async def make_room(self) -> None:
         """Create the root if there is none; remove the records of publishers if there are too many."""
@@ -441,7 +441,7 @@ def _record_path(name: str) -> str:
     return f"{ROUTED_ROOT}/{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
-def _decoded(data: bytes, path: str, version: int) -> _Record:
+def decoded_record(data: bytes, path: str, version: int) -> _Record:
     try:
         members: Any = json.loads(data)
         if not isinstance(members, dict) or members.get("version") != _VERSION:

@@ -215,7 +215,7 @@ def to_read(index: TimeIndex) -> tuple[TimePageRef, ...]:
         return ()
     last = _to_extend(index)
     others = index.pages if last is None else index.pages[:-1]
-    pair = _to_join(index, others) if len(others) >= PAGES_MAX else ()
+    pair = pages_to_join(index, others) if len(others) >= PAGES_MAX else ()
     return (*pair, *(() if last is None else (last,)))
 
 
@@ -224,7 +224,7 @@ def _to_extend(index: TimeIndex) -> TimePageRef | None:
     return last if last is not None and last.size < PAGE_MARKS_MAX else None
 
 
-def _to_join(index: TimeIndex, pages: Sequence[TimePageRef]) -> tuple[TimePageRef, ...]:
+def pages_to_join(index: TimeIndex, pages: Sequence[TimePageRef]) -> tuple[TimePageRef, ...]:
     """Return the two neighbouring pages that span the least time in relation to their age."""
     ends = [*(page.ms for page in pages[2:]), index.marks[0].ms]
     now_ms = index.marks[-1].ms

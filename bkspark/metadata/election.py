@@ -79,7 +79,7 @@ class AuditorElection:
         for vote in (await self._votes())[:1]:
             with contextlib.suppress(NoSuchNode):
                 data, _ = await self._tree.get(f"{self._root}/{vote}")
-                return _decode(data, vote)
+                return decode_vote(data, vote)
         return None
 
     async def _votes(self) -> list[str]:
@@ -87,14 +87,14 @@ class AuditorElection:
             names = await self._tree.children(self._root)
         except NoSuchNode:
             return []
-        return sorted((name for name in names if _is_vote(name)), key=lambda name: int(name[len(_VOTE) :]))
+        return sorted((name for name in names if is_vote(name)), key=lambda name: int(name[len(_VOTE) :]))
 
 
-def _is_vote(name: str) -> bool:
+def is_vote(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def _decode(data: bytes, vote: str) -> str:
+def decode_vote(data: bytes, vote: str) -> str:
     try:
         return text_format.Parse(data.decode(), AuditorVoteFormat()).bookieId
     except (ValueError, text_format.ParseError) as error:

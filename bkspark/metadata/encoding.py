@@ -47,7 +47,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
         message.ClearField("cToken")
         return header + text_format.MessageToString(message).encode()
     body = message.SerializeToString() + metadata.unknown_fields
-    return header + _varint(len(body)) + body
+    return header + varint(len(body)) + body
 
 
 def decode(data: bytes, ledger_id: int) -> LedgerMetadata:
@@ -159,7 +159,7 @@ def _unknown_fields(message: LedgerMetadataFormat | LedgerMetadataFormat.Segment
     return message.SerializePartialToString()
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

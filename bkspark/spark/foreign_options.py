@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_KAFKA_NAMES = {
+KAFKA_NAMES = {
     "kafka.bootstrap.servers": "uri",
     "subscribe": "log",
     "subscribePattern": "logsPattern",
@@ -35,8 +35,8 @@ _KAFKA_FAMILIES = {
 }
 """The options that replace families of Kafka's client options, by the beginning of their names."""
 _KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "startingoffsetsbytimestampstrategy")
-_OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
-_DELTA_NAMES = {
+_OF_KAFKA = {theirs.lower(): ours for theirs, ours in KAFKA_NAMES.items()}
+DELTA_NAMES = {
     "versionAsOf": "endingOffsets",
     "timestampAsOf": "endingTimestamp",
     "startingVersion": "startingOffsets",
@@ -48,7 +48,7 @@ _DELTA_NAMES = {
     "userMetadata": "ledgerMetadata.KEY",
 }
 """Options of Delta that have an equivalent here under another name."""
-_OF_DELTA = {theirs.lower(): ours for theirs, ours in _DELTA_NAMES.items()}
+_OF_DELTA = {theirs.lower(): ours for theirs, ours in DELTA_NAMES.items()}
 _DELTA_PARTS = ("replacewhere", "partitionoverwritemode")
 _DELTA_ONLY = (
     "readchangefeed",

@@ -106,14 +106,14 @@ class EntryList(Reading):
         waiting = EntryRuns.none()
         for ids in waiting_entries:
             for first in range(0, len(ids), _IDS_PER_STEP):
-                waiting = _union(waiting, EntryRuns.of(ids[first : first + _IDS_PER_STEP]))
+                waiting = union_of_runs(waiting, EntryRuns.of(ids[first : first + _IDS_PER_STEP]))
                 yield
-        groups = _Groups()
+        groups = AnswerGroups()
         index = self._view.index_view(_OPEN_FILES)
         try:
             for first, positions in index.extents(self.ledger_id):
-                before, waiting = _split(waiting, first + len(positions))
-                groups.add(_union(before, EntryRuns.of(first + np.flatnonzero(positions))))
+                before, waiting = split_runs(waiting, first + len(positions))
+                groups.add(union_of_runs(before, EntryRuns.of(first + np.flatnonzero(positions))))
                 yield
         finally:
             index.close()
@@ -131,7 +131,7 @@ class EntryList(Reading):
             self.refuse(Status.EIO)
 
 
-class _Groups:
+class AnswerGroups:
     """Groups of ascending runs, built chunk by chunk; never more groups than a response can carry."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Groups:
         return None if self._groups_left < 0 else list_of_groups(b"".join(self._groups))
 
 
-def _split(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
+def split_runs(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
     """Return the runs below an entry id, and the other runs."""
     at = int(runs.starts.searchsorted(entry_id))
     low, high = EntryRuns(runs.starts[:at], runs.sizes[:at]), EntryRuns(runs.starts[at:], runs.sizes[at:])
@@ -179,7 +179,7 @@ def _split(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
     return low, high
 
 
-def _union(one: EntryRuns, other: EntryRuns) -> EntryRuns:
+def union_of_runs(one: EntryRuns, other: EntryRuns) -> EntryRuns:
     """Return the union of the runs."""
     if not len(one.starts) or not len(other.starts):
         return one if len(one.starts) else other

@@ -125,7 +125,7 @@ class LongPollRead(Poll):
             found["lacUpdateTimestamp"] = wall_clock_ms()
         if self._lac > self.previous_lac:
             entry = ids_of(self.ledger_id, self.previous_lac + 1)
-            answer = _PiggybackResponses(self._request, found, self._note_failure)
+            answer = PiggybackResponses(self._request, found, self._note_failure)
             return SingleReads(self.client, answer, *entry)
         return KnownResponse(self.client, response(self._request, v3.StatusCode.EOK, found))
 
@@ -144,7 +144,7 @@ class _PlainResponses(V3Responses):
         return V3Responses.not_found(self, row, status, ledger_ids, entry_ids)
 
 
-class _PiggybackResponses:
+class PiggybackResponses:
     """The response to a long poll whose LAC has advanced; see `ReadResponseEncoder`.
 
     `on_failure()` is called before an error.
@@ -171,7 +171,7 @@ class _PiggybackResponses:
         self._on_failure()
         return response(self._request, v3.code_of(status))
 
-    def take(self, rows: slice) -> _PiggybackResponses:
+    def take(self, rows: slice) -> PiggybackResponses:
         """Return itself: there is only one read."""
         return self
 

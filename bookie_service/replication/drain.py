@@ -245,7 +245,7 @@ class Drain:
             bytes_left,
             self._all_copied_bytes,
             rate,
-            _seconds_left(left, others.bytes, rate),
+            seconds_left(left, others.bytes, rate),
             left.waiting(REPORTED_MAX),
             left.blocked(REPORTED_MAX),
         )
@@ -407,7 +407,7 @@ async def _naming(cluster: RepairedCluster, bookie: str) -> AsyncIterator[Listed
                 yield ledger_id, metadata
 
 
-def _seconds_left(left: LedgersLeft, moved_bytes: int, rate: int) -> int | None:
+def seconds_left(left: LedgersLeft, moved_bytes: int, rate: int) -> int | None:
     """Return how long it takes to copy what can be copied now; None: unknown.
 
     Args:

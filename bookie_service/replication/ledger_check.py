@@ -117,6 +117,7 @@ class LedgerCheck:
         share: share of the entries that are read, 0 to 1.
         blames_silent: an unreachable bookie counts as lacking all its copies. An auditor leaves such a bookie to the
             detection of lost bookies, which gives it time to come back.
+        open_pause_s: pause before an open ledger that seems to lack copies is checked again.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class LedgerCheck:
         blames_silent: bool,
         password: bytes = b"",
         unexpected: UnexpectedErrors,
+        open_pause_s: float = OPEN_PAUSE_S,
     ) -> None:
         self._context = context
         self._share = share
@@ -134,6 +136,7 @@ class LedgerCheck:
         self._password = password
         """For ledgers whose metadata contain no password."""
         self._unexpected = unexpected
+        self._open_pause_s = open_pause_s
         self.ledgers = 0
         """How many ledgers were checked. Only grows."""
 
@@ -178,7 +181,7 @@ class LedgerCheck:
                 if not found.bookies:
                     break
                 if not metadata.is_closed:
-                    await asyncio.sleep(OPEN_PAUSE_S)
+                    await asyncio.sleep(self._open_pause_s)
                 current = (await self._context.ledgers.read(ledger_id)).metadata
                 if current.is_closed and current == metadata:
                     break

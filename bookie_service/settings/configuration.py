@@ -72,7 +72,7 @@ _PROMETHEUS = "PrometheusMetricsProvider"
 _HOST_UNSET = f"{THIS_HOST}; with access control {EVERYWHERE}, unless advertisedAddress is a loopback address"
 _DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
-    "disableServerSocketBind": "way to be reached other than its port",
+    "disableServerSocketBind": "listener other than its port",
 }
 """Keys that would protect something and are not served: they are refused when set."""
 

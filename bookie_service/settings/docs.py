@@ -87,7 +87,7 @@ def page() -> str:
             _paragraph(HARMLESS),
             "## Refused\n",
             _table(
-                ("Key", "What this bookie does not have", "Values that it starts with"),
+                ("Key", "What this bookie lacks", "Values that it starts with"),
                 ((f"`{key}`", PROTECTING[key], "empty, null, false, no, off") for key in _sorted(PROTECTING)),
             ),
             "## Accepted, without effect\n",

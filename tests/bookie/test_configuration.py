@@ -169,7 +169,7 @@ TLS = {"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}
         ({"tlsKeyStoreType": "BKS"}, "tlsKeyStoreType=BKS: it must be one of PEM, PKCS12, JKS"),
         ({"httpServerEnabled": "true", "httpServerHost": "0.0.0.0"}, "httpServerHost=0.0.0.0: other hosts would reach"),
         ({"zkEnableSecurity": "true"}, "zkEnableSecurity=true needs an identity"),
-        ({"disableServerSocketBind": "true"}, "this bookie has no way to be reached other than its port"),
+        ({"disableServerSocketBind": "true"}, "this bookie has no listener other than its port"),
         ({"passwd": "s3cret\0"}, "passwd=***: it must not hold a zero character"),
         # Python gives such halves of surrogates for bytes of arguments and variables that are not UTF-8.
         ({"ledgerDirectories": "/a\udce9"}, "ledgerDirectories='/a\\udce9': it must be UTF-8"),

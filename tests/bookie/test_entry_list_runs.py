@@ -17,7 +17,7 @@ from bkspark.wire.status import Status
 from bkspark.wire.v3 import StatusCode
 from bookie_service.engine.turns import ENDLESS
 from bookie_service.network import v3_entry_list
-from bookie_service.network.v3_entry_list import EntryList, _Groups, _split, _union
+from bookie_service.network.v3_entry_list import AnswerGroups, EntryList, split_runs, union_of_runs
 from tests.bookie.v3_peer import request
 from tests.planting import changed
 
@@ -136,7 +136,7 @@ def test_list_has_the_entries_of_memory_and_of_the_index_once(seed: int) -> None
 def test_union_of_runs_has_every_entry_once_in_as_few_runs_as_possible(seed: int) -> None:
     choice = Random(seed)
     one, other = runs_of(choice, 12), runs_of(choice, 12)
-    both = _union(one, other)
+    both = union_of_runs(one, other)
     expected = EntryRuns.of(np.array(sorted({*ids_in(one), *ids_in(other)}), np.int64))
     assert (both.starts.tolist(), both.sizes.tolist()) == (expected.starts.tolist(), expected.sizes.tolist())
 
@@ -145,7 +145,7 @@ def test_union_of_runs_has_every_entry_once_in_as_few_runs_as_possible(seed: int
 def test_split_runs_are_those_below_the_border_and_those_from_it_on(border: int) -> None:
     for seed in range(20):
         runs = runs_of(Random(seed), 12)
-        low, high = _split(runs, border)
+        low, high = split_runs(runs, border)
         assert ids_in(low) == [entry_id for entry_id in ids_in(runs) if entry_id < border]
         assert ids_in(high) == [entry_id for entry_id in ids_in(runs) if entry_id >= border]
         assert all(size > 0 for part in (low, high) for size in part.sizes), "a run without entries is no group"
@@ -153,7 +153,7 @@ def test_split_runs_are_those_below_the_border_and_those_from_it_on(border: int)
 
 def test_run_that_goes_on_in_the_next_chunk_is_one_group() -> None:
     with changed(v3_entry_list, "_RUNS_PER_CHUNK", lambda _: 2):
-        groups = _Groups()
+        groups = AnswerGroups()
         for entry_ids in ([0, 5, 6, 9], [10, 11], [12, 20]):
             groups.add(EntryRuns.of(np.array(entry_ids)))
     listed = groups.encoded()

@@ -23,7 +23,7 @@ from bookie_service.storage.io.disk_threads import InTurn
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers import base
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.opening import _Replay, open_storage
+from bookie_service.storage.ledgers.opening import Replay, open_storage
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
 from bookie_service.storage.logs.log_appenders import DirectoryAppenders
@@ -128,7 +128,7 @@ def test_replay_fills_a_half_of_the_write_cache_no_further_than_adds_do() -> Non
             setup.store,
             setup.journal,
         )
-        replay = _Replay(storage.store, is_in_doubt=False)
+        replay = Replay(storage.store, is_in_doubt=False)
         body = b"".join(item(4, each, 0) for each in range(count))
         replay.apply(RecordKind.ENTRIES, count, body)
         assert storage.store.active.room >= -600, "no more than what the ledger itself costs is lacking"
@@ -138,7 +138,7 @@ def test_replay_fills_a_half_of_the_write_cache_no_further_than_adds_do() -> Non
 def test_record_with_an_entry_that_is_shorter_than_its_ids_refuses_the_start(size: int) -> None:
     twin = twin_of()
     assert add(twin, (0, 0)) == [Status.EOK]
-    replay = _Replay(twin.store, is_in_doubt=False)
+    replay = Replay(twin.store, is_in_doubt=False)
     body = size.to_bytes(4, "big") + bytes(size)
     if size < 16:
         with pytest.raises(ValueError, match="one is shorter than its ids"):

@@ -16,7 +16,7 @@ from bookie_service.engine.reads import ReadOptions, View
 from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits
 from bookie_service.metrics.requests import READ_ENTRY, RequestTimes
 from bookie_service.network.v2_batch_read import BatchRead
-from bookie_service.network.v3_long_poll import LongPollRead, _PiggybackResponses
+from bookie_service.network.v3_long_poll import LongPollRead, PiggybackResponses
 from bookie_service.storage.ledgers.interface import Ledger
 from tests.bookie import readings
 from tests.bookie.readings import (
@@ -113,7 +113,7 @@ def test_long_poll_waits_as_long_as_it_asks_for_and_not_at_all_without_a_time(
 def test_long_poll_whose_ledger_is_gone_says_so() -> None:
     poll = request(protocol.READ_ENTRY, 7, ledgerId=5, entryId=-1, previousLAC=0)
     ids = np.array([5])
-    frame = _PiggybackResponses(poll, {"maxLAC": 3}, lambda: None).not_found(0, Status.ENOLEDGER, ids, ids)
+    frame = PiggybackResponses(poll, {"maxLAC": 3}, lambda: None).not_found(0, Status.ENOLEDGER, ids, ids)
     assert protocol.Response.FromString(frame[4:]).readResponse.status == v3.StatusCode.ENOLEDGER
 
 

@@ -15,7 +15,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.formats.journal import RecordKind
-from bookie_service.storage.index.index import _innermost, _last_data_end
+from bookie_service.storage.index.index import innermost_directories, last_data_end
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.per_ledger import PageOptions
@@ -106,15 +106,15 @@ def test_index_file_that_is_empty_has_no_positions_and_one_without_a_header_does
 def test_hole_of_an_index_file_is_not_looked_through(tmp_path: Path) -> None:
     file = index_file(tmp_path / "1.idx", b"")
     file.create(LedgerHeader(1, 1, False, KEY))
-    assert _last_data_end(file, 0) == 0
+    assert last_data_end(file, 0) == 0
     os.truncate(tmp_path / "1.idx", 1 << 20)
     if file.next_data(4096) is not None:
         pytest.skip("this file system tells of no holes")
     at = 100_000
     file.write_positions(at, np.array([5]))
-    assert at < _last_data_end(file, file.end_entry(file.file.size())) <= at + 1024
+    assert at < last_data_end(file, file.end_entry(file.file.size())) <= at + 1024
     if LAYOUT.position_at(0) >= os.stat(tmp_path).st_blksize:
-        assert _last_data_end(file, 40_000) == 0
+        assert last_data_end(file, 40_000) == 0
 
 
 def test_only_directories_of_one_or_two_hexadecimal_digits_hold_index_files(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_only_directories_of_one_or_two_hexadecimal_digits_hold_index_files(tmp_
         for inner in ("7", "00", "000", "x"):
             (tmp_path / name / inner).mkdir(parents=True)
     (tmp_path / "b").write_bytes(b"no directory")
-    found = sorted(os.path.relpath(path, tmp_path) for path in _innermost(LocalFiles(), str(tmp_path)))
+    found = sorted(os.path.relpath(path, tmp_path) for path in innermost_directories(LocalFiles(), str(tmp_path)))
     assert found == ["0/00", "0/7", "1f/00", "1f/7", "a/00", "a/7"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
-from bookie_service.network.v3_long_poll import _PiggybackResponses
+from bookie_service.network.v3_long_poll import PiggybackResponses
 from tests.bookie.serving import KEY, adds
 from tests.bookie.simulated_connections import ServedBookie
 from tests.bookie.v3_peer import FENCE, RECOVERY, add_frames, request
@@ -78,7 +78,7 @@ def test_read_that_fences_never_waits_for_a_later_entry() -> None:
 @pytest.mark.parametrize("status", [Status.EIO, Status.EUNKNOWNLEDGERSTATE, Status.ETOOMANYREQUESTS])
 def test_long_poll_whose_entry_could_not_be_read_does_not_say_that_it_is_not_there(status: Status) -> None:
     poll = request(protocol.READ_ENTRY, 7, ledgerId=5, entryId=-1, previousLAC=0)
-    answers = _PiggybackResponses(poll, {"maxLAC": 3}, lambda: None)
+    answers = PiggybackResponses(poll, {"maxLAC": 3}, lambda: None)
     ids = np.array([5])
     assert statuses(answers.not_found(0, status, ids, ids)) == [v3.code_of(status)]
     assert statuses(answers.not_found(0, Status.ENOENTRY, ids, ids)) == [v3.StatusCode.EOK]

@@ -16,12 +16,12 @@ import pytest
 
 from bkspark.cli.__main__ import build_parser, main
 from bkspark.cli.arguments import bookie_id, key_value, log_name
-from bkspark.cli.restart import _words
+from bkspark.cli.restart import command_words
 from tests.cli.console import Console, assert_one_line
 
 ABSENT = "absent:1"
 NO_LEDGER = "987654321"
-UNCHECKED = (None, str, Path, bookie_id, key_value, log_name, _words)
+UNCHECKED = (None, str, Path, bookie_id, key_value, log_name, command_words)
 """Types whose values may be wrong although the parser accepts them."""
 
 SHARED = {"uri", "client_config", "password", "password_file", "encryption_key_file", "http_token_file"}

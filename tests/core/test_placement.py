@@ -353,9 +353,9 @@ def test_replacements_are_drawn_where_there_are_more_ways_than_a_machine_counts(
 
 
 def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
-    """The rule of `_best_places`: the score of each choice by itself."""
+    """The rule of `best_places`: the score of each choice by itself."""
     size = len(standing)
-    touched = [sets for sets in placement._write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
+    touched = [sets for sets in placement.write_sets(size, write_quorum) if any(slot in slots for slot in sets)]
     best, found = (-1,), []
     filled = list(standing)
     for places in itertools.product(sorted(place for place, count in left.items() if count), repeat=len(slots)):
@@ -384,7 +384,7 @@ def best_places_one_by_one(standing, slots, left, write_quorum, wanted, source):
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])
 def test_replacements_are_those_of_the_rule_that_looks_at_each_choice_by_itself(monkeypatch, seed):
     source = random.Random(seed)
-    rule, compared = placement._best_places, []
+    rule, compared = placement.best_places, []
 
     def both(*arguments):
         state = source.getstate()
@@ -394,7 +394,7 @@ def test_replacements_are_those_of_the_rule_that_looks_at_each_choice_by_itself(
         assert rule(*arguments) == expected
         return expected
 
-    monkeypatch.setattr(placement, "_best_places", both)
+    monkeypatch.setattr(placement, "best_places", both)
     while len(compared) < 20:
         hosts = [[source.randint(1, 3) for _ in range(source.randint(1, 5))] for _ in range(source.randint(1, 5))]
         if source.random() < 0.3:

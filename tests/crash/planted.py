@@ -102,7 +102,7 @@ def unflushed_key() -> Plant:
 
 
 def replay_drops_keys() -> Plant:
-    return replaced(opening._Replay, "_learn_key", lambda self, ledger_id, key: None)
+    return replaced(opening.Replay, "_learn_key", lambda self, ledger_id, key: None)
 
 
 def wrong_key_taken() -> Plant:

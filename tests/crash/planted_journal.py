@@ -39,7 +39,7 @@ def lac_taken_for_durable() -> Plant:
     def apply(self: Any, ledger_id: int, packet: bytes) -> None:
         self._store.advance_lac(self._ledger(ledger_id), packet)
 
-    return replaced(opening._Replay, "_learn_lac", apply)
+    return replaced(opening.Replay, "_learn_lac", apply)
 
 
 def unnamed_journal() -> Plant:
@@ -163,7 +163,7 @@ def unflushed_replay() -> Iterator[None]:
     def unless_last(old: Any) -> Any:
         return lambda self: old(self) if inside else None
 
-    with changed(opening._Replay, "_insert", noting), changed(opening._Replay, "flush", unless_last):
+    with changed(opening.Replay, "_insert", noting), changed(opening.Replay, "flush", unless_last):
         yield
 
 
@@ -185,14 +185,14 @@ def replay_drops_fences() -> Plant:
     def make(old: Any) -> Any:
         return lambda self, kind, count, body: None if kind == RecordKind.FENCE else old(self, kind, count, body)
 
-    return changed(opening._Replay, "apply", make)
+    return changed(opening.Replay, "apply", make)
 
 
 def replay_drops_lacs() -> Plant:
     def make(old: Any) -> Any:
         return lambda self, kind, count, body: None if kind == RecordKind.LAC else old(self, kind, count, body)
 
-    return changed(opening._Replay, "apply", make)
+    return changed(opening.Replay, "apply", make)
 
 
 def trusting_replay() -> Plant:

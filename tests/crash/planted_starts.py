@@ -73,7 +73,7 @@ def marks_before_replay_is_flushed() -> Plant:
 
         return write
 
-    return both(changed(opening._Replay, "flush", deferring), changed(Marks, "write", late))
+    return both(changed(opening.Replay, "flush", deferring), changed(Marks, "write", late))
 
 
 def journals_forgotten_before_marks() -> Plant:
@@ -275,7 +275,7 @@ def stuck_flush_dropped() -> Plant:
 
         return flush
 
-    return changed(opening._Replay, "_flush", make)
+    return changed(opening.Replay, "_flush", make)
 
 
 # ---- reading ----

@@ -126,7 +126,7 @@ def _texts(data: bytes) -> None:
         manager = layout.decode(rest)
         assert layout.decode(layout.encode(manager)) is manager
     elif kind == 1:
-        auditor_election._decode(rest, "V_0000000001")
+        auditor_election.decode_vote(rest, "V_0000000001")
     elif kind == 2:
         ledger_id = paths.parse_ledger_path(text)
         if ledger_id is not None and ledger_id < 1 << 63:
@@ -137,7 +137,7 @@ def _texts(data: bytes) -> None:
     elif kind == 3:
         formats.parse_pending_name(text, "/bkspark/logs/clicks/pending")
     else:
-        auditor_election._is_vote(text)
+        auditor_election.is_vote(text)
 
 
 def _uri(data: bytes) -> MetadataUri:
@@ -179,7 +179,7 @@ def _log_node(data: bytes) -> tuple[str, Any]:
         "condemned": lambda: formats.decode_condemned(text, "/p"),
         "pending": lambda: formats.decode_pending(text, "/p", 7, 5),
         "delta": lambda: (delta.decode_base(text, "/p"), delta.decode_changed(_HEAD_TEXT, text, "x"))[1],
-        "record": lambda: routing._decoded(text, "/p", 3),
+        "record": lambda: routing.decoded_record(text, "/p", 3),
     }
     return kind, decoders[kind]()
 

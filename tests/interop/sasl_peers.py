@@ -14,7 +14,7 @@ from bkspark.tls.options import FACTORY_CLASS, TlsOptions
 from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster
 from tests.interop.cases import PASSWORD, SIZES
-from tests.interop.peer import JavaClient, contents, payloads
+from tests.interop.peer import JavaClient, Peer, contents, payloads
 from tests.security.certificates import Authority
 
 QUORUMS = (3, 3, 2)
@@ -67,8 +67,17 @@ def write_and_recover(client: Client) -> int:
     return writer.ledger_id
 
 
-def java_writes_and_both_read(java: JavaClient, ours: Client) -> None:
-    """Check that both clients read what Apache's writes."""
-    ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
-    assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
-    assert list(ours.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+def java_writes_and_both_read(peer: Peer, uri: str, jaas: str, protocol: str, settings: dict[str, str]) -> None:
+    """Check that both clients read what Apache's writes on our bookies. `settings`: those of Apache's client."""
+    with JavaClient(peer, uri, protocol, settings) as java, our_client(uri, jaas, protocol) as ours:
+        ledger = java.write(QUORUMS, "crc32c", PASSWORD, SIZES)
+        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+        assert list(ours.open(ledger).read(0, len(SIZES) - 1)) == payloads(SIZES)
+
+
+def we_write_and_java_reads(peer: Peer, uri: str, jaas: str, protocol: str, tls: TlsOptions | None = None) -> None:
+    """Check that our client writes and recovers on Apache's bookies, and that Apache's client reads it."""
+    with our_client(uri, jaas, protocol, tls) as client:
+        ledger = write_and_recover(client)
+    with JavaClient(peer, uri, protocol, JAVA_CLIENT) as java:
+        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))

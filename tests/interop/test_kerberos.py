@@ -12,8 +12,8 @@ from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster
 from tests.interop import sasl_peers
 from tests.interop.apache import ApacheCluster
-from tests.interop.cases import PASSWORD, SIZES
-from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
+from tests.interop.cases import PASSWORD
+from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError
 from tests.interop.sasl_peers import (
     COVERING,
     JAVA_CLIENT,
@@ -24,7 +24,7 @@ from tests.interop.sasl_peers import (
     java_writes_and_both_read,
     keys_of_both_sides,
     our_client,
-    write_and_recover,
+    we_write_and_java_reads,
 )
 from tests.security import kdc
 from tests.security.certificates import Authority
@@ -117,21 +117,14 @@ def apache_bookies(
 def test_apaches_client_writes_and_reads_on_our_bookies(
     our_bookies: Cluster, java_peer: Peer, jaas: str, tls_keys: dict[str, str], protocol: str, with_tls: bool
 ) -> None:
-    with (
-        JavaClient(java_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java,
-        our_client(our_bookies.uri, jaas, protocol) as ours,
-    ):
-        java_writes_and_both_read(java, ours)
+    java_writes_and_both_read(java_peer, our_bookies.uri, jaas, protocol, java_settings(tls_keys, with_tls))
 
 
 @PROTOCOLS
 def test_our_client_writes_and_reads_on_apaches_bookies(
     apache_bookies: ApacheCluster, java_peer: Peer, jaas: str, protocol: str
 ) -> None:
-    with our_client(apache_bookies.uri, jaas, protocol) as client:
-        ledger = write_and_recover(client)
-    with JavaClient(java_peer, apache_bookies.uri, protocol, JAVA_CLIENT) as java:
-        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+    we_write_and_java_reads(java_peer, apache_bookies.uri, jaas, protocol)
 
 
 def test_principal_that_is_not_allowed_gets_nothing_from_our_bookies(

@@ -19,8 +19,8 @@ from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster
 from tests.interop import sasl_peers
 from tests.interop.apache import ApacheCluster
-from tests.interop.cases import PASSWORD, SIZES
-from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError, contents, payloads
+from tests.interop.cases import PASSWORD
+from tests.interop.peer import JVM_OPTIONS, JavaClient, Peer, PeerError
 from tests.interop.sasl_peers import (
     COVERING,
     JAVA_CLIENT,
@@ -31,6 +31,7 @@ from tests.interop.sasl_peers import (
     java_writes_and_both_read,
     keys_of_both_sides,
     our_client,
+    we_write_and_java_reads,
     write_and_recover,
 )
 from tests.security.certificates import Authority
@@ -101,11 +102,7 @@ def apache_bookies(
 def test_apaches_client_writes_and_reads_on_our_bookies(
     our_bookies: Cluster, sasl_peer: Peer, jaas: str, tls_keys: dict[str, str], protocol: str, with_tls: bool
 ) -> None:
-    with (
-        JavaClient(sasl_peer, our_bookies.uri, protocol, java_settings(tls_keys, with_tls)) as java,
-        our_client(our_bookies.uri, jaas, protocol) as ours,
-    ):
-        java_writes_and_both_read(java, ours)
+    java_writes_and_both_read(sasl_peer, our_bookies.uri, jaas, protocol, java_settings(tls_keys, with_tls))
 
 
 @COVERING
@@ -115,10 +112,7 @@ def test_our_client_writes_and_reads_on_apaches_bookies(
     apache_bookies: ApacheCluster, sasl_peer: Peer, jaas: str, authority: Authority, protocol: str, with_tls: bool
 ) -> None:
     tls = TlsOptions(trust_store=authority.pem) if with_tls else None
-    with our_client(apache_bookies.uri, jaas, protocol, tls) as client:
-        ledger = write_and_recover(client)
-    with JavaClient(sasl_peer, apache_bookies.uri, protocol, JAVA_CLIENT) as java:
-        assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads(SIZES))
+    we_write_and_java_reads(sasl_peer, apache_bookies.uri, jaas, protocol, tls)
 
 
 @PROTOCOLS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bkspark.ledger.driver import Driver
-from bkspark.ledger.recovery import _RecoveryRun
+from bkspark.ledger.recovery import RecoveryRun
 from bkspark.ledger.tail import TailWatch
 from bkspark.ledger.writer_run import WriterRun
 
@@ -110,7 +110,7 @@ def test_stop_cancels_all_work_but_that_which_calls_it_and_work_that_has_not_beg
     assert ended == ["waits", "stops"]
 
 
-@pytest.mark.parametrize("perform", [WriterRun.perform, _RecoveryRun._perform, TailWatch._perform])
+@pytest.mark.parametrize("perform", [WriterRun.perform, RecoveryRun.perform, TailWatch.perform])
 def test_effect_that_is_not_in_the_union_is_refused(perform: Callable[[Any, Any], Any]) -> None:
     with pytest.raises(AssertionError):
         perform(None, [object()])

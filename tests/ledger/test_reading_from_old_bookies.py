@@ -105,7 +105,7 @@ def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
     async def fail(self: object, effect: object) -> None:
         raise ZeroDivisionError("an error of our own")
 
-    monkeypatch.setattr(recovery._RecoveryRun, "_fence", fail)
+    monkeypatch.setattr(recovery.RecoveryRun, "_fence", fail)
 
     async def test(world: World) -> None:
         reported: list[object] = []

@@ -252,7 +252,7 @@ def test_tail_has_one_timer_and_none_after_its_end() -> None:
         while not timers("TailWatch._tick"):
             await asyncio.sleep(0)
         for _ in range(3):
-            watch._perform([effects.CallAfter(10**12)])
+            watch.perform([effects.CallAfter(10**12)])
             assert len(timers("TailWatch._tick")) == 1
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -58,9 +58,9 @@ def test_items_at_the_end_of_long_lists_are_all_that_a_delta_holds() -> None:
 def test_members_of_an_object_change_by_themselves() -> None:
     before = {"marks": [[number, 0, 1] for number in range(100)], "pages": [], "other": 1}
     after = {"marks": [*before["marks"][1:], [100, 0, 2]], "pages": [], "other": 2}
-    change = delta._difference(before, after)
+    change = delta.difference(before, after)
     assert change == {"members": {"marks": {"add": [[100, 0, 2]], "drop": [0]}, "other": {"set": 2}}}
-    assert delta._applied(before, change) == after
+    assert delta.applied(before, change) == after
 
 
 @pytest.mark.parametrize(

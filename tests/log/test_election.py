@@ -107,14 +107,11 @@ def test_contenders_lead_in_turn_at_a_real_zookeeper_and_kazoos_take_part(zookee
     asyncio.run(test())
 
 
-def test_place_in_the_queue_is_given_back_though_the_store_is_away_for_some_tries(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+def test_place_in_the_queue_is_given_back_though_the_store_is_away_for_some_tries() -> None:
 
     async def test() -> None:
         store = MemoryStore()
-        mine = Election(store.session(), PATH, "mine")
+        mine = Election(store.session(), PATH, "mine", retry_pause_s=0.0)
         await mine.win()
         store.faults.update((store.writes + number, Fault.LOST_BEFORE) for number in range(3))
         await mine.resign()
@@ -234,16 +231,13 @@ class AwayTree(MemoryTree):
 
 
 @pytest.mark.parametrize("failures", [0, 3])
-def test_leader_has_lost_when_its_node_is_gone_and_not_when_it_has_changed(
-    monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
+def test_leader_has_lost_when_its_node_is_gone_and_not_when_it_has_changed(failures: int) -> None:
     """Also if the store cannot be asked at once."""
-    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
 
     async def test() -> None:
         store = MemoryStore()
         tree, other = AwayTree(store), store.session()
-        leader = Election(tree, PATH, "leader")
+        leader = Election(tree, PATH, "leader", retry_pause_s=0.0)
         await leader.win()
         (name,) = await other.children(PATH)
         tree.failures = failures
@@ -258,13 +252,12 @@ def test_leader_has_lost_when_its_node_is_gone_and_not_when_it_has_changed(
     asyncio.run(test())
 
 
-def test_contender_that_has_resigned_asks_for_its_node_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 0.0)
+def test_contender_that_has_resigned_asks_for_its_node_no_more() -> None:
 
     async def test() -> None:
         store = MemoryStore()
         tree, other = AwayTree(store), store.session()
-        leader = Election(tree, PATH, "leader")
+        leader = Election(tree, PATH, "leader", retry_pause_s=0.0)
         await leader.win()
         (name,) = await other.children(PATH)
         tree.failures = 1 << 60
@@ -275,9 +268,8 @@ def test_contender_that_has_resigned_asks_for_its_node_no_more(monkeypatch: pyte
     asyncio.run(test())
 
 
-def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing() -> None:
     """A pause is for a store that is away."""
-    monkeypatch.setattr("bkspark.log.election.RETRY_PAUSE_S", 2 * DEADLINE_S)
 
     class Overtaken(MemoryTree):
         async def delete(self, path: str, version: int = -1) -> None:
@@ -294,7 +286,7 @@ def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing(monkey
     async def test() -> None:
         nonlocal last
         store = MemoryStore()
-        leader = Election(Overtaken(store, 1 << 40, 10.0), PATH, "leader")
+        leader = Election(Overtaken(store, 1 << 40, 10.0), PATH, "leader", retry_pause_s=2 * DEADLINE_S)
         await leader.win()
         joining = asyncio.ensure_future(Election(store.session(), PATH, "another").win())
         await in_line(Election(store.session(), PATH, "observer"), 2)

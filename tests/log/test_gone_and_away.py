@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from bkspark.errors import ConfigurationError, LedgerFenced, MetadataAccessDenied, MetadataError, NoSuchLog, NoSuchNode
-from bkspark.log import SegmentOwner, election
+from bkspark.log import SegmentOwner
 from bkspark.log.consumers import consumer_path
 from bkspark.log.delta import delta_path
 from bkspark.log.election import Election
@@ -239,13 +239,11 @@ def test_commit_prepares_only_the_log_again_that_another_process_changed():
 # ---- elections and watches ----
 
 
-def test_contender_that_resigns_leaves_the_queue_though_the_store_is_away_at_first(monkeypatch):
-    monkeypatch.setattr(election, "RETRY_PAUSE_S", 0.0)
-
+def test_contender_that_resigns_leaves_the_queue_though_the_store_is_away_at_first():
     async def test() -> None:
         store = MemoryStore()
         tree = Meddling(store)
-        contender = Election(tree, ELECTION, "it")
+        contender = Election(tree, ELECTION, "it", retry_pause_s=0.0)
         await contender.win()
         tree.before["children", ELECTION] = lost_connection
         await contender.resign()

@@ -204,8 +204,8 @@ def test_delta_without_a_version_as_its_base_is_refused(base: object) -> None:
 
 
 def test_object_with_other_members_is_replaced_as_a_whole() -> None:
-    assert delta._difference({"a": 1}, {"b": 2}) == {"set": {"b": 2}}
-    assert delta._difference({"a": 1, "b": 1}, {"a": 2, "b": 1}) == {"members": {"a": {"set": 2}}}
+    assert delta.difference({"a": 1}, {"b": 2}) == {"set": {"b": 2}}
+    assert delta.difference({"a": 1, "b": 1}, {"a": 2, "b": 1}) == {"members": {"a": {"set": 2}}}
 
 
 # ---- times ----
@@ -250,9 +250,9 @@ def test_index_without_a_mark_takes_none_of_a_closed_ledger() -> None:
 def test_two_pages_that_span_the_least_time_for_their_age_are_joined() -> None:
     pages = (page_ref(0, 0), page_ref(1, 500), page_ref(2, 600))
     marks = (Mark(3, 0, 700), Mark(4, 0, 800), Mark(5, 0, 10_000))
-    assert times._to_join(TimeIndex(pages, marks), pages) == pages[1:]
+    assert times.pages_to_join(TimeIndex(pages, marks), pages) == pages[1:]
     # As seen soon after, the last ones are young.
-    assert times._to_join(TimeIndex(pages, marks[:1]), pages) == pages[:2]
+    assert times.pages_to_join(TimeIndex(pages, marks[:1]), pages) == pages[:2]
 
 
 def test_pages_are_joined_when_there_are_too_many_and_the_last_one_is_filled() -> None:

@@ -116,7 +116,7 @@ def _stored(fragments: int = 1, members: int = 3, quorum: int = 2, **changes: in
     for name, value in changes.items():
         setattr(message, name, value)
     body = message.SerializeToString()
-    return b"BookieMetadataFormatVersion\t3\n" + encoding._varint(len(body)) + body
+    return b"BookieMetadataFormatVersion\t3\n" + encoding.varint(len(body)) + body
 
 
 CLOSED = {"state": 3}
@@ -130,7 +130,7 @@ def test_what_an_early_client_left_out_has_apaches_meaning():
     early.ClearField("lastEntryId")
     early.digestType, early.state = DigestType.MAC.value, 3
     body = early.SerializeToString()
-    metadata = encoding.decode(b"BookieMetadataFormatVersion\t3\n" + encoding._varint(len(body)) + body, 5)
+    metadata = encoding.decode(b"BookieMetadataFormatVersion\t3\n" + encoding.varint(len(body)) + body, 5)
     assert (metadata.write_quorum, metadata.ack_quorum, metadata.digest) == (2, 2, DigestType.CRC32)
     assert (metadata.is_closed, metadata.last_entry) == (True, -1)
 

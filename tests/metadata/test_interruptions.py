@@ -139,14 +139,14 @@ async def _an_auditor_is_elected(tree: InterruptedTree, other: MemoryTree) -> No
 
 
 @pytest.mark.parametrize("how", Interruption)
-def test_election_of_a_logs_leader_at_every_call(how: Interruption, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_election, "RETRY_PAUSE_S", 0.0)
+def test_election_of_a_logs_leader_at_every_call(how: Interruption) -> None:
     assert not_reached(log_election, tell_interrupted(_leaders_follow_each_other, how)) == []
 
 
 async def _leaders_follow_each_other(tree: InterruptedTree, other: MemoryTree) -> None:
     path = f"{log_election.ELECTIONS_ROOT}/clicks"
-    mine, theirs = Election(tree, path, "me"), Election(other, path, "they")
+    mine = Election(tree, path, "me", retry_pause_s=0.0)
+    theirs = Election(other, path, "they", retry_pause_s=0.0)
     await theirs.win()
     waiting = asyncio.ensure_future(mine.win())
     while "me" not in await theirs.contenders():

@@ -24,9 +24,9 @@ from bookie_service.replication.drain import (
     DrainCancelled,
     DrainPreview,
     DrainProgress,
-    _seconds_left,
     preview_of,
     progress_of,
+    seconds_left,
 )
 from bookie_service.replication.drain_ledgers import LedgersLeft
 from tests.ledger.in_process import URI
@@ -394,11 +394,11 @@ def left(*shares: int | CopyEstimate) -> LedgersLeft:
 
 
 def test_time_left_is_that_of_what_can_be_copied_now() -> None:
-    assert _seconds_left(left(70, WAITING), 0, 7) == 10
-    assert _seconds_left(left(WAITING), 0, 7) is None, "only its writer can end this"
-    assert _seconds_left(left(70), 140, 7) == 0, "others have moved more than is known to be left"
-    assert _seconds_left(left(70), 0, 0) is None
-    assert _seconds_left(left(), 0, 0) == 0
+    assert seconds_left(left(70, WAITING), 0, 7) == 10
+    assert seconds_left(left(WAITING), 0, 7) is None, "only its writer can end this"
+    assert seconds_left(left(70), 140, 7) == 0, "others have moved more than is known to be left"
+    assert seconds_left(left(70), 0, 0) is None
+    assert seconds_left(left(), 0, 0) == 0
 
 
 def test_truth_values_in_stored_progress_are_not_numbers() -> None:

@@ -14,7 +14,6 @@ from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bookie_service.replication import ledger_check
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import LISTED_ENTRIES_MIN, Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.options import AutoRecoveryOptions
@@ -36,7 +35,7 @@ def asked_for(bookie: HostileBookie) -> set[int]:
 async def found_by(world: World, ledger_id: int, share: float) -> LedgerFindings:
     """Return what a check of a ledger finds that counts silent bookies as empty."""
     context = await world.client(net=PATIENT).context()
-    check = LedgerCheck(context, share, blames_silent=True, unexpected=UnexpectedErrors())
+    check = LedgerCheck(context, share, blames_silent=True, unexpected=UnexpectedErrors(), open_pause_s=0.0)
     found = await check.check(ledger_id)
     assert found is not None
     assert found.error is None
@@ -108,9 +107,8 @@ def test_reads_of_all_entries_decide_whatever_a_list_says() -> None:
     with_bookies(listing(Holder(range(3)), range(3)), listing(Holder(range(3)), {0, 2}))(test)
 
 
-def test_list_that_misses_an_entry_of_the_growing_fragment_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_that_misses_an_entry_of_the_growing_fragment_decides_nothing() -> None:
     """An entry is confirmed before its last bookie has it."""
-    monkeypatch.setattr(ledger_check, "OPEN_PAUSE_S", 0.0)
 
     async def test(world: World, whole: HostileBookie, late: HostileBookie) -> None:
         ledger_id = await world.ledger(whole, late)
@@ -119,9 +117,8 @@ def test_list_that_misses_an_entry_of_the_growing_fragment_decides_nothing(monke
     with_bookies(listing(Holder(range(4)), range(4)), listing(Holder(range(4)), {0, 2, 3}))(test)
 
 
-def test_open_ledger_is_checked_up_to_its_last_confirmed_entry_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_ledger_is_checked_up_to_its_last_confirmed_entry_and_no_further() -> None:
     """docs/protocol.md §5.8: an entry above the LAC may be on fewer than Qa bookies."""
-    monkeypatch.setattr(ledger_check, "OPEN_PAUSE_S", 0.0)
 
     async def test(world: World, whole: HostileBookie, lacking: HostileBookie) -> None:
         ledger_id = await world.ledger(whole, lacking)

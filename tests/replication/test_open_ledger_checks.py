@@ -6,7 +6,6 @@ import pytest
 
 from bkspark.wire import v2
 from bkspark.wire.status import Status
-from bookie_service.replication import ledger_check
 from bookie_service.replication.ledger_check import OPEN_LOOKS, LedgerCheck
 from bookie_service.replication.unexpected_errors import UnexpectedErrors
 from tests.ledger.holders import PATIENT, Holder, with_bookies
@@ -14,10 +13,7 @@ from tests.ledger.hostile import Asked, HostileBookie, World
 
 
 @pytest.mark.parametrize("lacking_looks", [OPEN_LOOKS - 1, OPEN_LOOKS])
-def test_copy_of_an_open_ledger_counts_as_missing_only_if_it_is_in_every_look(
-    monkeypatch: pytest.MonkeyPatch, lacking_looks: int
-) -> None:
-    monkeypatch.setattr(ledger_check, "OPEN_PAUSE_S", 0.0)
+def test_copy_of_an_open_ledger_counts_as_missing_only_if_it_is_in_every_look(lacking_looks: int) -> None:
     looks = 0
 
     def refuse(asked: Asked) -> int | None:
@@ -30,7 +26,7 @@ def test_copy_of_an_open_ledger_counts_as_missing_only_if_it_is_in_every_look(
     async def test(world: World, whole: HostileBookie, late: HostileBookie) -> None:
         ledger_id = await world.ledger(whole, late)
         context = await world.client(net=PATIENT).context()
-        check = LedgerCheck(context, 1.0, blames_silent=True, unexpected=UnexpectedErrors())
+        check = LedgerCheck(context, 1.0, blames_silent=True, unexpected=UnexpectedErrors(), open_pause_s=0.0)
         found = await check.check(ledger_id)
         assert found is not None
         assert found.bookies == ((late.id,) if lacking_looks == OPEN_LOOKS else ())

@@ -30,7 +30,7 @@ def first_host_takes_all() -> Plant:
     def make(old: Any) -> Any:
         return lambda *arguments: old(*arguments[:-1], First())
 
-    return changed(placement, "_best_places", make)
+    return changed(placement, "best_places", make)
 
 
 def rate_not_kept() -> Plant:

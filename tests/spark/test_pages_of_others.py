@@ -57,12 +57,12 @@ def test_every_option_and_column_of_pulsar_spark_has_a_row(name: str) -> None:
 
 
 def test_the_page_agrees_with_the_errors_that_such_options_end_in() -> None:
-    for theirs, ours in foreign_options._KAFKA_NAMES.items():
+    for theirs, ours in foreign_options.KAFKA_NAMES.items():
         assert any(theirs in names and f"`{ours}`" in here for names, here in rows("from-kafka.md")), theirs
 
 
 def test_deltas_page_agrees_with_the_errors_that_its_options_end_in() -> None:
-    for theirs, ours in foreign_options._DELTA_NAMES.items():
+    for theirs, ours in foreign_options.DELTA_NAMES.items():
         assert any(theirs in names and f"`{ours}" in here for names, here in rows("from-delta.md")), theirs
 
 

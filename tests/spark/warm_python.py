@@ -16,7 +16,6 @@ import importlib
 import marshal
 import os
 import pkgutil
-import runpy
 import select
 import signal
 import socket
@@ -27,6 +26,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+
+from tests import quick_end
 
 _LAUNCHER = Path(__file__).with_name("python_launcher.py")
 _PACKAGES = ("pyspark.sql.worker", "bkspark.spark")
@@ -68,6 +69,7 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _main(address: str) -> None:
+    quick_end.prepare()
     own_path = sys.path[1:]
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
@@ -147,7 +149,7 @@ def _become(connection: socket.socket, data: bytes, files: list[int], own_path: 
     sys.argv[:] = ["-m", *arguments[1:]]
     # `runpy` warns of a program that was imported before.
     sys.modules.pop(arguments[0], None)
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    quick_end.run_module(arguments[0])
 
 
 def _end_with_launcher(life: int) -> None:

@@ -48,7 +48,7 @@ made a cycle, was a permitted one.
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.structure", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the hops as one JSON object")
     parser.add_argument("--trip", metavar="NAME", help="print the calls of a trip instead of the table")
     options = parser.parse_args(arguments)
     found = trips()
@@ -58,10 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
                 print("\n".join([f"{name}: {hops(calls)}", *shown(calls)]))
         return 0
     measured = {name: hops(calls) for name, calls in found.items()}
-    rows = sizes(ROOT)
     if options.json:
-        print(json.dumps({"sizes": rows, "hops": {name: dataclasses.asdict(each) for name, each in measured.items()}}))
+        print(json.dumps({name: dataclasses.asdict(each) for name, each in measured.items()}))
         return 0
+    rows = sizes(ROOT)
     rows |= {f"{name}: {HOPS}": str(each) for name, each in measured.items()}
     width = max(map(len, rows))
     before_width = max(map(len, BEFORE.values()))

@@ -57,6 +57,11 @@ def _functions(nodes: Sequence[ast.AST]) -> Iterator[Function]:
     return (node for node in nodes if isinstance(node, Function))
 
 
+def methods_of_classes(path: Path) -> dict[str, int]:
+    """Return how many methods each class of a file has."""
+    return {node.name: _methods(node) for node in nodes_of(path) if isinstance(node, ast.ClassDef)}
+
+
 def _methods(node: ast.ClassDef) -> int:
     return sum(isinstance(each, Function) for each in node.body)
 

@@ -198,7 +198,7 @@ class IndexPaths:
 
     def _files_in(self, files: ReadOnlyFiles, place: int) -> Iterator[tuple[int, str, str]]:
         """Yield (ledger id, directory, name) for every index file of one ledger directory. Raises OSError."""
-        for inner in with_pauses(_innermost(files, self._directories[place])):
+        for inner in with_pauses(innermost_directories(files, self._directories[place])):
             for name in files.names(inner):
                 ledger_id = index_format.parse_file_name(name)
                 if ledger_id is not None:
@@ -239,7 +239,7 @@ class IndexPaths:
         return [
             os.path.join(inner, name)
             for directory in self._directories
-            for inner in _innermost(files, directory)
+            for inner in innermost_directories(files, directory)
             for name in files.names(inner)
             if name.endswith(suffix) and index_format.parse_file_name(name.removesuffix(suffix)) is not None
         ]
@@ -399,7 +399,7 @@ class IndexReader:
                     # The next read, or the next flush of the ledger, usually needs this page.
                     self._pages.keep(ledger_id, page, positions, changes)
                 return page * each + int(held[-1])
-            end = _last_data_end(file, page * each)
+            end = last_data_end(file, page * each)
         return NO_ENTRY
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
@@ -456,7 +456,7 @@ def names_on_the_way(path: str) -> tuple[str, str, str]:
     return os.path.dirname(outer), outer, innermost
 
 
-def _last_data_end(file: IndexFile, end_entry: int) -> int:
+def last_data_end(file: IndexFile, end_entry: int) -> int:
     """Return the entry below `end_entry` up to which a file may have positions: a hole follows it."""
 
     def has_data(entry_id: int) -> bool:
@@ -472,7 +472,7 @@ def _last_data_end(file: IndexFile, end_entry: int) -> int:
     return high
 
 
-def _innermost(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
+def innermost_directories(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
     """Yield the directories below a ledger directory's `current` that hold index files."""
     for middle in _hex_directories(files, directory):
         yield from _hex_directories(files, middle)

@@ -92,7 +92,7 @@ def open_storage(
         dirty.set(journal_is_complete=False)
     # Also if the index found lost headers just now, or an earlier start that crashed found them.
     is_in_doubt = dirty.is_journal_incomplete()
-    replay = _Replay(store, is_in_doubt=is_in_doubt)
+    replay = Replay(store, is_in_doubt=is_in_doubt)
     befores: list[JournalPosition | None] = []
     ends: list[JournalPosition] = []
     for index, directory in enumerate(journals_at):
@@ -126,7 +126,7 @@ def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at:
 
 
 def _replayed(
-    files: LocalFiles, directory: str, marks: Marks, journal_index: int, replay: _Replay
+    files: LocalFiles, directory: str, marks: Marks, journal_index: int, replay: Replay
 ) -> tuple[JournalPosition | None, ReplayedJournal]:
     """Replay one journal; return its mark and what was replayed. Raises StorageDamaged as `replay_journal`."""
     mark = marks.read(journal_index)
@@ -154,7 +154,7 @@ def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
     return []
 
 
-class _Replay:
+class Replay:
     """Applies journal records to the store as when they were served. Repeating it changes nothing."""
 
     def __init__(self, store: LedgerStorage, *, is_in_doubt: bool) -> None:
