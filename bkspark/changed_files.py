@@ -101,7 +101,7 @@ class ChangedFiles(Generic[T]):
         self._logger.info(self._says.changed)
 
     def _look(self) -> tuple[object, ...]:
-        return tuple(map(_stamp, self._paths))
+        return tuple(map(stamp_of, self._paths))
 
 
 def _is_pipe(path: str) -> bool:
@@ -110,9 +110,11 @@ def _is_pipe(path: str) -> bool:
     return False
 
 
-def _stamp(path: str) -> tuple[int, int, int]:
-    """Return (mtime, size, inode), which changes when a file is written or replaced; a missing file has zeros."""
-    with contextlib.suppress(OSError):
+def stamp_of(path: str) -> tuple[int, int, int, int] | None:
+    """Return values that change when a file is written, replaced or given other rights; None: it is missing."""
+    try:
         found = os.stat(path)
-        return found.st_mtime_ns, found.st_size, found.st_ino
-    return 0, 0, 0
+    except OSError:
+        return None
+    # The time of writing alone does not: programs that copy files set it to an earlier one.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -87,7 +87,7 @@ IMPORTED_BY = {
 SERVER_IMPORTS = _of_bkspark(
     """
     ids errors extras options tasks memory tracing version secret_files entries wire tls security properties
-    configuration_files parent_death metadata one_line buckets log_limit log_lines failure_log wall_clock
+    configuration_files parent_death metadata changed_files one_line buckets log_limit log_lines failure_log wall_clock
     """
 )
 """All of bkspark that bookie_service may import."""

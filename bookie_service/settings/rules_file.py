@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import stat
 
+from bkspark.changed_files import stamp_of
 from bkspark.errors import ConfigurationError
 from bkspark.security.authorization import RULES_BYTES_MAX, Rules, RulesError, parse_rules
 
 KEY = "authorizationRulesFile"
-_Stamp = tuple[int, int, int, int]
 
 
 class RulesFile:
@@ -21,14 +21,14 @@ class RulesFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._stamp: _Stamp | None = None
+        self._stamp: tuple[int, ...] | None = None
         """The state of the file when it was last read; None: it was missing, or was never read."""
         self._is_unread = False
         """Whether the system refused the last attempt to read the file."""
 
     def read(self) -> Rules:
         """Return the rules in the file. Raises ConfigurationError if it cannot be used."""
-        self._stamp, self._is_unread = self._look(), True
+        self._stamp, self._is_unread = stamp_of(self.path), True
         try:
             with open(self.path, "rb", opener=_without_waiting) as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -49,7 +49,7 @@ class RulesFile:
 
     def read_if_changed(self) -> Rules | None:
         """Return the rules if the file has changed since it was last read, else None. Raises ConfigurationError."""
-        if self._look() != self._stamp:
+        if stamp_of(self.path) != self._stamp:
             return self.read()
         if not self._is_unread:
             return None
@@ -60,14 +60,6 @@ class RulesFile:
                 # The first attempt has reported it.
                 return None
             raise
-
-    def _look(self) -> _Stamp | None:
-        """Return values that change when the file is written, replaced or given other rights; None: it is missing."""
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -154,3 +154,19 @@ def test_rules_that_are_wrong_when_they_can_be_read_at_last_are_reported(tmp_pat
     with pytest.raises(ConfigurationError, match="line 1: 'raed' is not a right"):
         file.read_if_changed()
     assert file.read_if_changed() is None
+
+
+def test_rules_that_were_written_over_with_the_old_time_and_length_are_read(tmp_path: Path) -> None:
+    """Programs that copy files with their times do that."""
+    path = tmp_path / "rules"
+    path.write_text("token:amy read *\n")
+    file, before = RulesFile(str(path)), path.stat()
+    file.read()
+    path.write_text("token:bob read *\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed = file.read_if_changed()
+    assert changed is not None
+    assert changed.of(Principal("bob", "token")).everywhere
+    path.chmod(0o666)
+    with pytest.raises(ConfigurationError, match="every user of this host can change it"):
+        file.read_if_changed()

@@ -26,7 +26,7 @@ from bkspark.security.roles import Role
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
-from bkspark.wire.local_reads import socket_name
+from bkspark.wire.local_reads import NOT_HERE, LocalRead, socket_name
 from bkspark.wire.status import Status
 from bookie_service.admin import control, live_commands
 from bookie_service.admin.http.authorization import HttpPermit
@@ -531,10 +531,13 @@ def test_local_reads_end_when_the_rules_no_longer_allow_them(tmp_path: Path) -> 
         bookie.call(lambda: bookie.service.start_local_reads("us:1"))
         with connected_locally(bookie.port) as peer:
             assert not is_dropped(bookie, peer)
+            asked = LocalRead("us:1", socket.inet_aton("127.0.0.1"), 1, 0, 1, 1).encode()
+            peer.send(asked)
+            assert peer.recv(100) == NOT_HERE
             authorization = bookie.service._authorization
             assert authorization is not None
             bookie.call(lambda: authorization.set_rules(parse_rules(b"anonymous read *")))
-            peer.send(b"whatever it asks")
+            peer.send(asked)
             assert peer.recv(100) == b""
 
 

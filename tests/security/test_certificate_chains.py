@@ -5,6 +5,8 @@ The contexts of both sides shake hands in memory, so each case takes some millis
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import ssl
 import subprocess
@@ -20,6 +22,7 @@ from bkspark.errors import ConfigurationError
 from bkspark.security.principal import Principal, principal_of_certificate
 from bkspark.tls import contexts
 from bkspark.tls.contexts import TlsContext, has_expired
+from bkspark.tls.gate import TlsGate
 from bkspark.tls.options import TlsOptions
 from bkspark.wall_clock import wall_clock_ms
 from bkspark.wire import v2
@@ -367,3 +370,46 @@ def test_bookie_closes_a_resumed_session_whose_certificate_has_expired(
                     assert is_closed(inside)
                 session = session or inside.session
     assert "the peer's certificate has expired" in caplog.text
+
+
+class Greeting(asyncio.Protocol):
+    """Says that a connection is served."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"served")
+
+
+def test_http_closes_a_resumed_session_whose_certificate_has_expired(
+    root: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie, writer = root.issue("bookie"), root.issue("writer", days=1)
+    key, chain = bookie.pem()
+    options = TlsOptions(key_store=key, certificate_path=chain, trust_store=root.pem, client_authentication=True)
+    gate = TlsGate(TlsContext(options, is_server=True), 600.0, 8)
+    _, client = mutual(root, bookie, writer, "TLSv1.2")
+
+    def answer(port: int, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+        connected = socket.create_connection(("127.0.0.1", port), timeout=30)
+        with client.wrap_socket(connected, server_hostname="localhost", session=session) as inside:
+            assert inside.session_reused == (session is not None)
+            with contextlib.suppress(ConnectionError):
+                said, session = inside.recv(6), inside.session
+                if said:
+                    # A connection that ends in another way ends its session, too.
+                    inside.unwrap().close()
+                return said, session
+        return b"", None
+
+    async def run() -> list[bytes]:
+        server = await asyncio.get_running_loop().create_server(lambda: gate.protocol(Greeting), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        found = [await asyncio.to_thread(answer, port, None)]
+        assert found[0][1] is not None
+        found.append(await asyncio.to_thread(answer, port, found[0][1]))
+        monkeypatch.setattr(contexts, "wall_clock_ms", lambda: wall_clock_ms() + 2 * DAY_MS)
+        found.append(await asyncio.to_thread(answer, port, found[0][1]))
+        server.close()
+        return [each for each, _ in found]
+
+    assert asyncio.run(run()) == [b"served", b"served", b""]

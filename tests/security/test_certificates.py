@@ -440,3 +440,15 @@ def test_pipe_is_read_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "value"
     os.mkfifo(path)
     assert ChangedFiles([str(path)], lambda: 1, 1.0, Says("", ""), logging.getLogger("test")).current() == 1
+
+
+def test_file_that_was_written_over_with_the_old_time_and_length_is_read(tmp_path: Path) -> None:
+    """Programs that copy files with their times do that."""
+    clock, path = Clock(), tmp_path / "value"
+    path.write_text("old")
+    before = path.stat()
+    files = ChangedFiles([str(path)], path.read_text, 1.0, Says("kept", "changed"), logging.getLogger("test"), clock)
+    path.write_text("new")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    clock.now += 1.0
+    assert files.current() == "new"

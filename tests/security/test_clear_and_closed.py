@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 
 import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
+from bkspark.wire.local_reads import socket_name
 from bkspark.wire.start_tls import encode_start_tls
 from bkspark.wire.status import Status
-from bookie_service.network.authentication import ListenerAuthentication
+from bookie_service.network.authentication import ListenerAuthentication, ListenerAuthenticationOptions
 from bookie_service.network.gate import BYTES_MAX, REQUESTS_MAX, REQUIRED_START_TLS_WAIT_S, START_TLS_WAIT_S, Gate
 from bookie_service.network.tls_handshakes import ListenerTls
-from tests.bookie.serving import adds
+from tests.bookie.serving import Serving, adds, service_options
 from tests.bookie.simulated_connections import ServedBookie
 from tests.bookie.v3_peer import PIGGYBACK, add_frames, request
 from tests.security.authorized import AuthorizedBookie, Metadata, facts
@@ -182,3 +185,29 @@ def test_batch_read_before_the_login_closes_the_connection_though_none_is_requir
     assert not connected.sent
     assert "before it was authenticated, and its kind of request cannot be refused" in caplog.text
     assert "authenticationRequired" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("closed_by", "is_offered"),
+    [("nothing", True), ("TLS that is not required", True), ("TLS", False), ("SASL", False), ("certificates", False)],
+)
+def test_bookie_that_demands_a_proof_offers_no_local_reads(
+    tmp_path: Path, authority: Authority, closed_by: str, is_offered: bool
+) -> None:
+    """docs/security.md: a descriptor of an entry log would bypass the check of certificates, and the login."""
+    changes: dict[str, object] = {}
+    if closed_by == "SASL":
+        changes["authentication"] = by_digest(tmp_path)
+    elif closed_by == "certificates":
+        changes["authentication"] = ListenerAuthenticationOptions(required=True)
+        changes["tls"] = listener(authority.issue("bookie"), authority)
+    elif closed_by != "nothing":
+        changes["tls"] = listener(authority.issue("bookie"), required=closed_by == "TLS")
+    with (
+        Serving(service_options(tmp_path, **changes)) as bookie,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer,
+    ):
+        bookie.call(lambda: bookie.service.start_local_reads("us:1"))
+        refused = contextlib.nullcontext() if is_offered else pytest.raises(ConnectionRefusedError)
+        with refused:
+            peer.connect(socket_name(bookie.port))
