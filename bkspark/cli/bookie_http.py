@@ -106,12 +106,13 @@ class BookieHttpAccess:
         body = await self.fetch(url)
         try:
             found = json.loads(body) if body is not None else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
     def _fetch(self, url: str) -> bytes | None:
         # Imported here: it takes 30 ms, and every command imports this module.
+        from http.client import HTTPException
         from urllib.error import URLError
         from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -122,7 +123,7 @@ class BookieHttpAccess:
         try:
             with build_opener(*handlers).open(Request(url, headers=self.headers(url)), timeout=TIMEOUT_S) as reply:
                 body: bytes = reply.read(BYTES_MAX + 1)
-        except (URLError, OSError, ValueError):
+        except (URLError, HTTPException, OSError, ValueError):
             return None
         return body if len(body) <= BYTES_MAX else None
 
