@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from bkspark.cli.bookie_answers import STATE, usable
 from bkspark.cli.health import against_stopping, cluster_facts
 from bkspark.client import Client
 from bkspark.core.health import ClusterFacts, Reason, reasons
@@ -235,7 +236,7 @@ class ClusterView:
         if state.get("id") != bookie:
             other = str(state.get("id"))[:100]
             return BookieHttpFacts(SILENT, origin, f"{origin} is the HTTP server of bookie {other}", is_of_another=True)
-        return BookieHttpFacts(OURS, origin, "", state)
+        return BookieHttpFacts(OURS, origin, "", usable(state, STATE))
 
     async def our_origins(self) -> dict[str, str]:
         """Return the origin of each bookie that has `/api/v2`."""

@@ -22,7 +22,7 @@ class MetricValue:
     labels: Mapping[str, str]
     """By name."""
     value: float
-    """The number; NaN where the page says so."""
+    """A finite number."""
 
 
 class Scrape:
@@ -42,6 +42,9 @@ class Scrape:
                 value = float(found[3])
             except ValueError:
                 continue
+            if not math.isfinite(value):
+                # NaN: there is nothing to measure. A plot has no place for infinity.
+                continue
             labels = dict(_LABEL.findall(found[2] or ""))
             self._values.setdefault(name, []).append(MetricValue(labels, value))
 
@@ -51,9 +54,9 @@ class Scrape:
 
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples; NaN: there are none."""
-        values = [each.value for each in self.of(name, **labels) if not math.isnan(each.value)]
+        values = [each.value for each in self.of(name, **labels)]
         return sum(values) if values else math.nan
 
     def largest(self, name: str, **labels: str) -> float:
         """Return the largest of a metric's samples; NaN: there are none."""
-        return max((each.value for each in self.of(name, **labels) if not math.isnan(each.value)), default=math.nan)
+        return max((each.value for each in self.of(name, **labels)), default=math.nan)

@@ -129,7 +129,7 @@ class BookieHttpAccess:
         body = await self.fetch(url)
         try:
             found = json.loads(body) if body is not None else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
@@ -137,6 +137,7 @@ class BookieHttpAccess:
 def _fetched(url: str, headers: dict[str, str], context: ssl.SSLContext | None) -> bytes | None:
     """Return what a GET of a URL returns, None if it fails. `context`: that of an `https:` URL."""
     # Imported here: it takes 30 ms, and every command imports this module.
+    from http.client import HTTPException
     from urllib.error import URLError
     from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -147,7 +148,7 @@ def _fetched(url: str, headers: dict[str, str], context: ssl.SSLContext | None) 
     try:
         with build_opener(*handlers).open(Request(url, headers=headers), timeout=TIMEOUT_S) as reply:
             body: bytes = reply.read(BYTES_MAX + 1)
-    except (URLError, OSError, ValueError):
+    except (URLError, HTTPException, OSError, ValueError):
         return None
     return body if len(body) <= BYTES_MAX else None
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import client_net, client_zookeeper, cluster_uri
+from bkspark.cli.bookie_answers import DIRECTORY, rows
 from bkspark.cli.bookie_http import BookieHttpAccess, http_access, http_origin, http_problem
 from bkspark.cli.health import ask_all, bookie_facts
 from bkspark.cli.output import human_bytes, print_json, print_table, progress
@@ -25,7 +26,7 @@ def bookies(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"bookies": found, "free_bytes": free, "total_bytes": total})
         return 0
-    rows = [
+    listed = [
         (
             each["id"],
             each["state"],
@@ -39,21 +40,21 @@ def bookies(arguments: argparse.Namespace) -> int:
         )
         for each in found
     ]
-    print_table(["bookie", "state", "answers", "free", "total", "used %", "rack", "version", "why"], rows)
+    print_table(["bookie", "state", "answers", "free", "total", "used %", "rack", "version", "why"], listed)
     print(f"{len(found)} bookies, {human_bytes(free)} of {human_bytes(total)} are free")
     _print_directories(found)
     return 0
 
 
 def _print_directories(found: list[dict[str, Any]]) -> None:
-    rows = [
+    disks = [
         (each["id"], disk["kind"], disk["directory"], disk["used_percent"])
         for each in found
         for disk in each["directories"]
     ]
-    if rows:
+    if disks:
         print()
-        print_table(["bookie", "kind", "directory", "used %"], rows)
+        print_table(["bookie", "kind", "directory", "used %"], disks)
 
 
 def _bytes(count: int | None) -> str | None:
@@ -90,7 +91,7 @@ async def _bookie(
     if address is not None and not http_problem(address) and facts.serves:
         # Only our bookies have this path; Apache's do not report single directories.
         found = await http.fetch_object(f"{http_origin(address)}/api/v2/bookie")
-        directories = found.get("directories", []) if found and found.get("id") == bookie else []
+        directories = rows(found, "directories", DIRECTORY) if found and found.get("id") == bookie else []
     used = None
     if facts.total_bytes and facts.free_bytes is not None:
         used = round(100 * (1 - facts.free_bytes / facts.total_bytes), 1)

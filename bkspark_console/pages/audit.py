@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
 
+from bkspark.cli.bookie_answers import RECORD, rows
 from bkspark_console.access import actions_of, view_of
 from bkspark_console.bookie_http import BookieHttpError
 from bkspark_console.cluster_view import API, SILENT
@@ -55,7 +55,7 @@ async def audit(request: web.Request) -> web.Response:
             found = await view.http.get(origin, f"{API}/audit", {"limit": limit})
         except BookieHttpError as error:
             return f"bookie {bookie}: {error}"
-        return [_row(bookie, each) for each in found.get("records", ())]
+        return [AuditRow(bookie=bookie, **each) for each in rows(found, "records", RECORD)]
 
     answers = await asyncio.gather(*(records(*each) for each in origins.items() if only in ("", each[0])))
     silent = [
@@ -70,23 +70,19 @@ async def audit(request: web.Request) -> web.Response:
         if each.outcome != "done" and only in ("", each.bookie)
     ]
     refused += [AuditRow(each.at_ms, "", each.who, each.change) for each in stored]
-    rows = [row for answer in answers if not isinstance(answer, str) for row in answer] + refused
-    rows = [row for row in rows if wanted.lower() in f"{row.who} {row.change}".lower()]
-    rows.sort(key=lambda row: (-row.at_ms, row.bookie))
+    found = [row for answer in answers if not isinstance(answer, str) for row in answer] + refused
+    found = [row for row in found if wanted.lower() in f"{row.who} {row.change}".lower()]
+    found.sort(key=lambda row: (-row.at_ms, row.bookie))
     return render(
         request,
         "audit.html",
         title="Audit",
-        rows=rows[first : first + PAGE],
-        count=len(rows),
+        rows=found[first : first + PAGE],
+        count=len(found),
         first=first,
-        next_first=first + PAGE if first + PAGE < len(rows) else None,
+        next_first=first + PAGE if first + PAGE < len(found) else None,
         problems=[*silent, *(answer for answer in answers if isinstance(answer, str))],
         asked=len(origins),
         bookie=only,
         wanted=wanted,
     )
-
-
-def _row(bookie: str, record: dict[str, Any]) -> AuditRow:
-    return AuditRow(int(record["at_ms"]), bookie, str(record["who"]), str(record["change"]))

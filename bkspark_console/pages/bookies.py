@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
+from bkspark.cli.bookie_answers import ids, texts
 from bkspark.core.health import BookieFacts
 from bkspark.security.roles import Role
 from bkspark_console.access import actions_of, needs, view_of, who_of
@@ -116,9 +117,7 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
 
 async def _live(view: ClusterView, http: BookieHttpFacts) -> tuple[BookieHttpFacts, dict[str, Any]]:
     """Return what the bookie's own HTTP says now, or why it does not answer."""
-    keys: dict[str, str] = {}
-    limbo: dict[str, Any] = {"ledgers": [], "next": None}
-    collection: dict[str, Any] = {}
+    keys = limbo = collection = None
     if http.kind == OURS and http.origin is not None and http.state.get("phase") == "serving":
         try:
             keys, limbo, collection = await asyncio.gather(
@@ -128,7 +127,12 @@ async def _live(view: ClusterView, http: BookieHttpFacts) -> tuple[BookieHttpFac
             )
         except BookieHttpError as error:
             http = BookieHttpFacts(http.kind, http.origin, str(error), http.state)
-    return http, {"keys": dict(sorted(keys.items())), "limbo": limbo, "collection": collection}
+    return http, {
+        "keys": dict(sorted(texts(keys).items())),
+        "limbo": ids(limbo, "ledgers"),
+        "has_more_limbo": isinstance(limbo, dict) and limbo.get("next") is not None,
+        "collection": texts(collection),
+    }
 
 
 def _plots(history: History, identity: str) -> list[Plot]:
@@ -188,7 +192,7 @@ async def suspend(request: web.Request) -> web.Response:
     what = choice(form, "what", ("minor", "major", "collection"), "collection")
     is_suspended = choice(form, "suspended", ("yes", "no"), "yes") == "yes"
     facts = await view_of(request).http_facts(bookie_id(request.match_info["bookie"]))
-    suspended = set(facts.state.get("compaction_suspended", ()))
+    suspended = facts.state.get("compaction_suspended", ())
     body = {
         "minor": "minor" in suspended,
         "major": "major" in suspended,

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from bkspark.cli.bookie_answers import OPERATION, PREVIEW, rows, usable
 from bkspark.core.health import BookieFacts, Reason
 from bkspark.ids import INT64_MAX
 from bkspark.metadata.bookie_plans import PlansInForce
@@ -68,11 +69,11 @@ async def _work(view: ClusterView) -> list[dict[str, Any]]:
             found = await view.http.get(origin, f"{API}/operations")
         except BookieHttpError:
             return []
-        return [{**each, "at": bookie} for each in found.get("operations", ())]
+        return [{**each, "at": bookie} for each in rows(found, "operations", OPERATION)]
 
     answers = await asyncio.gather(*(of(*each) for each in (await view.our_origins()).items()))
     found = [each for answer in answers for each in answer]
-    return sorted(found, key=lambda each: (each["state"] not in ("running", "waiting"), -int(each["began_ms"])))
+    return sorted(found, key=lambda each: (each["state"] not in ("running", "waiting"), -each["began_ms"]))
 
 
 async def steps(request: web.Request) -> web.Response:
@@ -147,7 +148,7 @@ async def preview(request: web.Request) -> web.Response:
         raise BookieHttpError("no bookie with /api/v2 answers")
     origin = next(iter(origins.values()))
     found = await view.http.get(origin, f"{API}/cluster/bookies/{segment(facts.id)}/drain")
-    return await _steps(request, would_copy=found if isinstance(found, dict) else {})
+    return await _steps(request, would_copy=usable(found, PREVIEW))
 
 
 # ---- actions ----

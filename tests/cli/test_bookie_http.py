@@ -116,6 +116,37 @@ def test_changed_certificates_count_for_the_next_request(tmp_path: Path) -> None
     assert trusted == second.certificate.public_bytes(Encoding.DER)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 500 + b"\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+        b"HTTP/1.1 200 OK\r\n\r\n\xff",
+        b"HTTP/1.1 200 OK\r\n\r\n[1]",
+    ],
+)
+def test_program_of_another_kind_at_the_port_answers_nothing(answer: bytes) -> None:
+    """`bkspark top` and `cluster bookies` ended with the exception, for all bookies."""
+
+    async def test() -> None:
+        async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            access = BookieHttpAccess(None, None)
+            assert await access.fetch_object(f"http://127.0.0.1:{port}/api/v2/bookie") is None
+
+    asyncio.run(test())
+
+
 @contextlib.contextmanager
 def beside_another(
     zookeeper: ZooKeeperProcess, folder: Path
