@@ -44,24 +44,27 @@ class Pattern:
 
     found: re.Pattern[str]
     instead: str
-    part: str = ""
-    """Each match contains it. A text without it is not searched, which takes twenty times as long."""
+    parts: tuple[str, ...] = ("",)
+    """Each match contains one of them, where white space is one space. A text without them is not searched, which takes
+    twenty times as long."""
 
-    def may_match(self, text: str) -> bool:
-        """Return whether the text has a match."""
-        return self.part in text and self.found.search(text) is not None
+    def may_match(self, words: str) -> bool:
+        """Return whether a text may have a match; `words`: the text, with one space for all white space."""
+        return any(part in words for part in self.parts)
 
 
 PATTERNS = (
     Pattern(
-        re.compile(r"\bOf\s+(?!course\b)[\w`']"), "begin with the subject: not 'Of X there is Y', but 'X has Y'", "Of"
+        re.compile(r"\bOf\s+(?!course\b)[\w`']"),
+        "begin with the subject: not 'Of X there is Y', but 'X has Y'",
+        ("Of ",),
     ),
-    Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'", "hoever"),
-    Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'", "Who"),
+    Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'", ("hoever",)),
+    Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'", ("Who ",)),
     Pattern(
         re.compile(r"\b[Ss]tands?\b(?!-ins?\b)(?!\s+in\s+for\b)(?!\s+for\b(?!\s+(?:all|each|every)\b))"),
         "say 'is', 'lies' or 'are written'",
-        "tand",
+        ("tand",),
     ),
     Pattern(
         re.compile(
@@ -69,6 +72,7 @@ PATTERNS = (
             r"(?!longer\b|more\b|less\b|one\b|way\b|room\b|need\b|such\b|\w+er\b)"
         ),
         "say 'is not a ...': 'is no X' is read as 'there is no X'",
+        ("is no ", "are no ", "was no ", "were no "),
     ),
     Pattern(
         re.compile(
@@ -76,70 +80,76 @@ PATTERNS = (
             r"(?<!\bfalls behind)(?<!\bfar behind)"
         ),
         "say 'after', 'above' or 'beyond'; a reader may lag behind",
-        "ehind",
+        ("ehind",),
     ),
-    Pattern(re.compile(r"\b[Ii]n\s+front\b"), "say 'before' or 'below'", "front"),
-    Pattern(re.compile(r"\b[Tt]old\b"), "say 'reported', 'returned', 'given' or 'known by'", "old"),
+    Pattern(re.compile(r"\b[Ii]n\s+front\b"), "say 'before' or 'below'", ("n front",)),
+    Pattern(re.compile(r"\b[Tt]old\b"), "say 'reported', 'returned', 'given' or 'known by'", ("told", "Told")),
     Pattern(
         re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
         "say 'no' or 'not one'",
-        "none",
+        (" none",),
     ),
-    Pattern(re.compile(r"\b(?<![Tt]here )(?:is|are|was|were)\s+none\s+of\b"), "say 'is not one of'", "none"),
+    Pattern(re.compile(r"\b(?<![Tt]here )(?:is|are|was|were)\s+none\s+of\b"), "say 'is not one of'", (" none of",)),
     Pattern(
         re.compile(r"(?:\A|(?<=[.;]\s))of\s+[\w' ]+\s(?:that|which)\b[^.;:,]*\s(?:it|they)\s"),
         "begin with the subject: not 'of bytes that ... it raises', but 'bytes that ... raise'",
+        (". of ", "; of "),
     ),
-    Pattern(re.compile(r"\banew\b"), "say 'again'", "anew"),
-    Pattern(re.compile(r"\bof\s+late\b"), "say 'recently'", "late"),
-    Pattern(re.compile(r"\bin\s+vain\b"), "say 'without result'", "vain"),
-    Pattern(re.compile(r"\bwithout\s+a\s+word\b"), "say 'silently' or 'without a message'", "word"),
-    Pattern(re.compile(r"\belse\s+than\b"), "say 'is not ...'", "than"),
-    Pattern(re.compile(r"\bfor\s+so\s+long\b"), "say 'for this long', or name the time", "long"),
-    Pattern(re.compile(r"\bfor\s+dead\b(?!\s+\w)"), "say 'regard as'", "dead"),
+    Pattern(re.compile(r"\banew\b"), "say 'again'", ("anew",)),
+    Pattern(re.compile(r"\bof\s+late\b"), "say 'recently'", ("of late",)),
+    Pattern(re.compile(r"\bin\s+vain\b"), "say 'without result'", ("in vain",)),
+    Pattern(re.compile(r"\bwithout\s+a\s+word\b"), "say 'silently' or 'without a message'", ("without a word",)),
+    Pattern(re.compile(r"\belse\s+than\b"), "say 'is not ...'", ("else than",)),
+    Pattern(re.compile(r"\bfor\s+so\s+long\b"), "say 'for this long', or name the time", ("for so long",)),
+    Pattern(re.compile(r"\bfor\s+dead\b(?!\s+\w)"), "say 'regard as'", ("for dead",)),
     Pattern(
         re.compile(
             r",\s+for\s+(?:it|its|they|there|this|that|these|those|the\s+\w+)\s+"
             r"(?:is|are|was|were|has|have|cannot|can|may|must|does|do)\b"
         ),
         "say 'because'",
+        (", for ",),
     ),
-    Pattern(re.compile(r"\b(?:has|have)\s+not(?=[.;:,])"), "say 'lacks' or 'does not have'"),
+    Pattern(re.compile(r"\b(?:has|have)\s+not(?=[.;:,])"), "say 'lacks' or 'does not have'", ("has not", "have not")),
     Pattern(
         re.compile(r"\b(?:[Ss]omebody|[Nn]obody|[Ee]verybody|[Aa]nybody)\b"),
         "name the role: 'no client', 'another process'",
-        "body",
+        ("ody",),
     ),
     Pattern(
-        re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"), "say 'this many', or name the number", "many"
+        re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"),
+        "say 'this many', or name the number",
+        ("so many",),
     ),
-    Pattern(re.compile(r"\b(?:[Nn]othing|[Nn]one)\s+but\b"), "say 'only'", "but"),
+    Pattern(re.compile(r"\b(?:[Nn]othing|[Nn]one)\s+but\b"), "say 'only'", ("othing but", "one but")),
     Pattern(
         re.compile(r"\b[Aa]ll\s+but\b(?!\s+(?:one|the\s+last|the\s+one)\b)"),
         "say 'all except': 'all but' also means 'nearly'",
-        "but",
+        ("ll but",),
     ),
-    Pattern(re.compile(r"\b[Bb]esides\b"), "say 'also', 'in addition to' or 'without'", "esides"),
+    Pattern(re.compile(r"\b[Bb]esides\b"), "say 'also', 'in addition to' or 'without'", ("esides",)),
     Pattern(
         re.compile(
             r"(?:\A|(?<=[.;:]\s)|(?<=\n))(?:So|Nor|Neither)\s+(?:do|does|is|are|has|have|can|must|may)\b(?![^.]*\?)"
         ),
         "begin with the subject: not 'So does X', but 'X does, too'",
+        ("So ", "Nor ", "Neither "),
     ),
     Pattern(
         re.compile(
             r"\b(?:holds?|keeps?)\s+(?:up\s+)?(?:no|nothing)\b(?=[^.]*\b(?:up|out)\b)|\bholds?\s+up\s+(?:no|nothing)\b"
         ),
         "say 'does not delay' or 'cannot block'",
+        ("hold no", "holds no", "hold up", "holds up", "keep no", "keeps no", "keep up", "keeps up"),
     ),
-    Pattern(re.compile(r"\b[Mm]end(?:s|ed|ing)?\b"), "say 'repair', 'fix' or 'correct'", "end"),
-    Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'", "same"),
+    Pattern(re.compile(r"\b[Mm]end(?:s|ed|ing)?\b"), "say 'repair', 'fix' or 'correct'", ("mend", "Mend")),
+    Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'", ("all the same",)),
     Pattern(
         re.compile(
             r"(?:^|(?<=[.;:]\s)|(?<=\n))What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"
         ),
         "begin with the subject: not 'What is cached, a thread reads', but 'A thread reads what is cached'",
-        "What",
+        ("What ",),
     ),
 )
 
@@ -197,7 +207,8 @@ def findings(root: Path = ROOT) -> list[str]:
     found = []
     for path, texts in _sources(root):
         for text in texts:
-            for pattern in (pattern for pattern in PATTERNS if pattern.part in text.words):
+            words = _on_one_line(text.words)
+            for pattern in (pattern for pattern in PATTERNS if pattern.may_match(words)):
                 for match in pattern.found.finditer(text.words):
                     line = text.line + text.words.count("\n", 0, match.start())
                     found.append(f"{path.relative_to(root)}:{line}: {' '.join(match[0].split())!r}: {pattern.instead}")
@@ -287,7 +298,17 @@ def _may_match(source: str) -> bool:
     """Return whether a pattern may match a text or comment of a program; seldom true when none does."""
     texts = source.replace('"""', " . ").replace('"', "\n").replace("('", "\n")
     comments = "\n".join(line.split("#", 1)[1].strip() for line in source.splitlines() if "#" in line)
-    return any(pattern.may_match(text) for pattern in PATTERNS for text in (texts, comments))
+    return any(
+        pattern.may_match(words) and pattern.found.search(text) is not None
+        for text in (texts, comments)
+        for words in (_on_one_line(text),)
+        for pattern in PATTERNS
+    )
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text with one space for all white space. It begins like a sentence after another one."""
+    return f". {' '.join(text.split())} "
 
 
 def _docstrings(tree: ast.AST) -> Iterator[ast.expr]:

@@ -42,10 +42,14 @@ _PROGRAMS = (
 _REPLACEMENTS = ("bkspark_console", "bookie_service", "bookie_service.admin.dump", "bookie_service.replication")
 """Programs that a command of `bkspark` lets replace its process: they run in it instead."""
 _IMPORTED = (
+    "bkspark.blocking",
     "bkspark.cli.__main__",
+    "bkspark.cli.shell_bookie_verbs",
+    "bkspark.cli.shell_cluster_verbs",
     "bkspark.client",
     "bkspark.metadata.zookeeper",
     "bookie_service.admin.dump",
+    "bookie_service.admin.http.server",
     "bookie_service.admin.repair_commands",
     "bookie_service.process",
 )
