@@ -25,7 +25,7 @@ from bkspark.spark.losses import Losses, NamedPosition
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
-from bkspark.spark.ranges import Backlog, EntryRange, fair_share
+from bkspark.spark.ranges import Backlog, EntryRange, trigger_shares
 from bkspark.spark.versions import (
     HAS_ADMISSION_CONTROL,
     SPARK_VERSION,
@@ -244,13 +244,11 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         amounts = [await log.amount(begins[name], most[name]) for name, log in logs.items()]
         if least is not None and sum(each.entries for each in amounts) < least:
             return dict(begins)
-        entries = _shares([each.entries for each in amounts], entries_max, self._turn)
-        # Entries may have no bytes, and need a share nevertheless.
-        byte_counts = _shares([max(each.byte_count, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
+        shares = trigger_shares(amounts, entries_max, bytes_max, self._turn)
         self._turn += 1
         return {
-            name: await log.advance(begins[name], most[name], entries[index], byte_counts[index])
-            for index, (name, log) in enumerate(logs.items())
+            name: await log.advance(begins[name], most[name], *share)
+            for (name, log), share in zip(logs.items(), shares)
         }
 
     def _is_overdue(self) -> bool:
@@ -367,11 +365,3 @@ def check_without_admission_control(options: SourceOptions) -> None:
                 f"option '{name}' of a stream needs Spark 4.2, and this is {SPARK_VERSION}: "
                 "remove it, or install a newer pyspark"
             )
-
-
-def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list[None]:
-    """Return the share of each log in a micro-batch, None for no limit.
-
-    A limit of bytes never stops all logs: one entry is always read, however large.
-    """
-    return [None] * len(wanted) if total is None else fair_share(wanted, total, turn)
