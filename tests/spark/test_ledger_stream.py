@@ -186,6 +186,24 @@ def test_a_deleted_ledger_with_unread_entries_follows_fail_on_data_loss(
 
 
 @pytest.mark.admission_control
+def test_checkpoint_that_is_after_the_end_of_a_closed_ledger_is_a_loss(
+    cluster: Cluster, client: Client, team: str
+) -> None:
+    """The query has counted entries that the ledger does not have: it is another ledger, or entries are gone."""
+    one = ledger(client, team, 1, 2)
+    strict, lenient = (Followed(cluster, client, team, failOnDataLoss=each) for each in ("true", "false"))
+    for stream in (strict, lenient):
+        offset = json.loads(stream.offset)
+        offset["ledgers"][str(one.ledger_id)] = 3
+        stream.offset = json.dumps(offset)
+    with pytest.raises(DataLoss, match=f"ledger {one.ledger_id} was closed at entry 1: .* from entry 3 on"):
+        strict.rest()
+    ledger(client, team, 4)
+    assert lenient.rest() == [4]
+    assert json.loads(lenient.offset)["ledgers"] == {}
+
+
+@pytest.mark.admission_control
 def test_a_condition_on_metadata_can_be_negated(cluster: Cluster, client: Client, team: str) -> None:
     plain, other = ledger(client, team, 1), ledger(client, f"{team}-other", 2)
     ids = f"{plain.ledger_id},{other.ledger_id}"
