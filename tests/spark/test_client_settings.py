@@ -42,11 +42,30 @@ def test_settings_have_the_names_and_units_of_apache() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7.0), ("1.5", 1.5), ("250ms", 0.25), ("250 MS", 0.25), ("7s", 7.0), (" 7S ", 7.0), ("2m", 120.0),
+        ("2M", 120.0), ("1h", 3600.0), ("1H", 3600.0), ("1d", 86_400.0), ("1D", 86_400.0), ("0.5 d", 43_200.0),
+    ],
+)  # fmt: skip
+def test_time_takes_the_units_of_all_options_in_any_case(text: str, seconds: float) -> None:
+    assert client_settings({"readTimeout": text}).net.read_timeout_s == seconds
+
+
+@pytest.mark.parametrize("name", ["readTimeout", "explicitLacInterval", "zkTimeout", "bookieQuarantineTimeSeconds"])
+@pytest.mark.parametrize("value", ["", " ", "-1", "-1s", "1.s", ".5s", "1e3", "1,5", "1 week", "1ss", "inf", "nan"])
+def test_what_is_not_a_time_is_refused_by_name_and_value(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"option 'bookkeeper.{name}' is {value!r}, which is not"):
+        client_settings({name: value})
+
+
+@pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("readTimeout", "soon", r"option 'bookkeeper.readTimeout' is 'soon', which is not a time"),
         ("readTimeout", "0", r"'bookkeeper.readTimeout' is '0', which is not from 0.001 to 86400 seconds"),
         ("readTimeout", "90h", r"'bookkeeper.readTimeout' is '90h', which is not from 0.001 to 86400 seconds"),
+        ("zkTimeout", "9999999999", r"'bookkeeper.zkTimeout' is '9999999999', which is not from 0.5 to 3600 seconds"),
         ("minNumRacksPerWriteQuorum", "9999999999", r"'9999999999', which is not from \d+ to \d+"),
         ("readTimeuot", "5", "did you mean 'bookkeeper.readTimeout'"),
         ("zkLedgersRootPath", "/x", "settings of the client are bookkeeper.readTimeout"),
