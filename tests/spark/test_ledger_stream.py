@@ -44,6 +44,10 @@ class Followed:
         """Another process, on the same checkpoint."""
         self._reader = LedgerStreamReader(VALUE, self.options)
 
+    def end_now(self) -> None:
+        """Trigger.AvailableNow."""
+        self._reader.prepareForTriggerAvailableNow()
+
     def batch(self, limit: Any = None) -> list[int]:
         """Return the values of the next micro-batch; it may be empty."""
         start = json.loads(self.offset)
@@ -140,6 +144,23 @@ def test_a_limited_stream_reads_each_entry_once_and_serves_all_ledgers(
     assert sorted(value // 100 for value in first) == [0] * 10 + [1] * 10 + [2] * 10
     stream.restart()
     assert sorted(first + stream.rest(ReadMaxRows(30))) == list(range(300))
+
+
+@pytest.mark.admission_control
+@pytest.mark.parametrize("given", [{}, {"maxEntriesPerTrigger": "1"}])
+def test_query_with_an_end_reads_what_there_was_at_its_start_and_nothing_later(
+    cluster: Cluster, client: Client, team: str, given: dict[str, str]
+) -> None:
+    one = ledger(client, team, 1, 2, 3, close=False)
+    append(one, 4)  # tells of those before it
+    stream = Followed(cluster, client, team, **given)
+    stream.end_now()
+    append(one, 5)
+    one.close()
+    ledger(client, team, 6)
+    assert stream.rest(ReadMaxRows(1)) == [1, 2, 3]
+    stream.restart()
+    assert sorted(stream.rest()) == [4, 5, 6]
 
 
 @pytest.mark.admission_control
