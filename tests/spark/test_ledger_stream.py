@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 VALUE = StructType().add("value", "string")
+LENIENT = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
 
 
 class Followed:
@@ -204,6 +205,25 @@ def test_a_deleted_ledger_with_unread_entries_follows_fail_on_data_loss(
         strict.rest()
     ledger(client, team, 3)
     assert lenient.rest() == [3]
+
+
+@pytest.mark.admission_control
+def test_ledger_that_is_deleted_after_its_batch_was_cut_follows_fail_on_data_loss(
+    cluster: Cluster, client: Client, team: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query was killed after it had recorded the end of the batch."""
+    one, _ = ledger(client, team, 1), ledger(client, team, 2)
+    stream = Followed(cluster, client, team)
+    start = json.loads(stream.offset)
+    end = LedgerStreamReader(VALUE, stream.options).latestOffset(start, ReadAllAvailable())
+    client.delete(one.ledger_id)
+    with pytest.raises(DataLoss, match=f"ledger {one.ledger_id} was deleted: .* from entry 0 on, is lost"):
+        stream.values(start, end)
+    lenient = SourceOptions.parse({"uri": cluster.uri, "ledgers": "*", "ledgerMetadata.team": team} | LENIENT)
+    reader = LedgerStreamReader(VALUE, lenient)
+    batches = (batch for each in reader.partitions(start, end) for batch in reader.read(each))
+    assert [value for batch in batches for value in batch["value"].to_pylist()] == ["2"]
+    assert f"ledger {one.ledger_id} was deleted" in caplog.text
 
 
 @pytest.mark.admission_control
