@@ -97,7 +97,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         self._losses = Losses(self._options)
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None
-        """The positions at which `Trigger.AvailableNow` ends, by log; None if the query has no end."""
+        """The positions at which `Trigger.AvailableNow` ends, by log; None without an end, or before it is fixed."""
+        self._fixes_end = False
+        """Whether the next trigger is to fix the end for `Trigger.AvailableNow`."""
         self._reported: dict[str, Any] | None = None
         """The ends of the logs for progress reports; None before the first trigger."""
         self._refreshed: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
@@ -186,6 +188,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     async def _latest(self, planner: PlannerT, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
         logs = await self._refresh(planner)
         readable = {name: await log.end() for name, log in logs.items()}
+        if self._fixes_end:
+            self._fixes_end = False
+            self._target = {name: log.offset(readable[name]) for name, log in logs.items()}
         if start is None:
             ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
             await self._begun({})

@@ -128,6 +128,11 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
         self._form.begin_at(None, CHECKPOINT)
         return super().initialOffset()
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end for a query with Trigger.AvailableNow: at the first trigger, which knows what was finished
+        before. Without this, all ledgers of the selection would be opened."""
+        self._fixes_end = True
+
     async def _latest(
         self, planner: ReadPlanner, start: dict[str, Any] | None, limit: ReadLimit | None
     ) -> dict[str, Any]:

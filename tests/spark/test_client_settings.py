@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from bkspark import Options
 from bkspark.errors import ConfigurationError, MetadataError
 from bkspark.spark.client_settings import SETTINGS, client_settings
+from bkspark.spark.connection import connect
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
 
@@ -122,6 +123,20 @@ def test_tasks_read_with_the_settings(cluster: Cluster, client: Client) -> None:
     (partition,) = reader.partitions()
     assert partition.net.read_timeout_s == 9.0  # type: ignore[attr-defined]
     assert sum(batch.num_rows for batch in reader.read(partition)) == 3000
+
+
+@pytest.mark.cluster
+def test_reads_with_other_settings_have_a_client_of_their_own(cluster: Cluster) -> None:
+    """The settings of the first read of a process do not decide for those after it."""
+
+    def client(**given: str) -> object:
+        settings = {f"bookkeeper.{name}": value for name, value in given.items()}
+        return connect(SourceOptions.parse({"uri": cluster.uri, "log": "a", **settings}))
+
+    plain, slow = client(), client(readTimeout="90")
+    assert client() is plain
+    assert client(readTimeout="90s") is slow
+    assert len({id(each) for each in (plain, slow, client(zkTimeout="9s"), client(addEntryTimeout="9"))}) == 4
 
 
 def test_the_page_lists_every_setting() -> None:

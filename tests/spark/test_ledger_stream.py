@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import run
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.tree import ANY_VERSION
 from bkspark.spark.ledger_offsets import LedgerIds, LedgerOffset, ManyLedgers
 from bkspark.spark.ledger_stream import LedgerStreamReader, selection_text
 from bkspark.spark.options import SourceOptions
@@ -154,14 +157,40 @@ def test_query_with_an_end_reads_what_there_was_at_its_start_and_nothing_later(
 ) -> None:
     one = ledger(client, team, 1, 2, 3, close=False)
     append(one, 4)  # tells of those before it
+    ledger(client, team, 0)
     stream = Followed(cluster, client, team, **given)
     stream.end_now()
+    found = stream.batch(ReadMaxRows(1))
     append(one, 5)
     one.close()
     ledger(client, team, 6)
-    assert stream.rest(ReadMaxRows(1)) == [1, 2, 3]
+    assert sorted(found + stream.rest(ReadMaxRows(1))) == [0, 1, 2, 3]
     stream.restart()
     assert sorted(stream.rest()) == [4, 5, 6]
+
+
+@pytest.mark.admission_control
+def test_query_with_an_end_does_not_look_at_ledgers_that_it_has_finished(
+    cluster: Cluster, client: Client, team: str
+) -> None:
+    """There may be 100,000 of them, and a job that runs every hour."""
+    one = ledger(client, team, 1)
+    stream = Followed(cluster, client, team)
+    assert stream.rest() == [1]
+
+    async def damage() -> None:
+        ledgers = (await client.asynchronous.context()).ledgers
+        path = "/ledgers" + ledger_path(one.ledger_id, await ledgers.manager())
+        await (await client.asynchronous.tree()).set(path, b"no metadata", ANY_VERSION)
+
+    run(damage)
+    ledger(client, team, 2)
+    stream.restart()
+    stream.end_now()
+    try:
+        assert stream.rest() == [2]
+    finally:
+        client.delete(one.ledger_id)
 
 
 @pytest.mark.admission_control
