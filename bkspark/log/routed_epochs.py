@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bkspark.errors import BookKeeperError, DataLoss, LedgerClosed, LedgerFenced
+from bkspark.errors import BookKeeperError, DataLoss, LedgerClosed, LedgerFenced, NoSuchLog
 from bkspark.ledger import Cluster
 from bkspark.log.attempts import each_of
 from bkspark.log.epochs import LEDGERS_TRIED_MAX, Output, listed
@@ -174,12 +174,24 @@ class RoutedCommitter:
         await Log(self._cluster, part.log).keep_retention()
 
     async def discard(self, logs: Sequence[str], up_to_epoch: int | None = None) -> None:
-        """Delete the unpublished ledgers of this owner's attempts in these logs: all, or those of epochs up to one."""
+        """Delete the unpublished ledgers of this owner's attempts in these logs: all, or those of epochs up to one.
 
-        async def discard_one(name: str) -> None:
-            await Log(self._cluster, name).discard(self._owner_id, up_to_epoch=up_to_epoch)
+        Those of a log that was deleted meanwhile are gone with it. Raises BookKeeperError if another log failed, after
+        all logs were asked.
+        """
 
-        await each_of(discard_one, logs)
+        async def discard_one(name: str) -> BookKeeperError | None:
+            try:
+                await Log(self._cluster, name).discard(self._owner_id, up_to_epoch=up_to_epoch)
+            except NoSuchLog:
+                return None
+            except BookKeeperError as error:
+                return error
+            return None
+
+        failed = [error for error in await each_of(discard_one, logs) if error is not None]
+        if failed:
+            raise failed[0]
 
     async def close(self) -> None:
         """Close the shared ledgers. Raises BookKeeperError if one failed; published entries are safe nevertheless."""

@@ -158,7 +158,9 @@ class RoutedCommits:
         if is_new:
             await each_of(self._forget, parts)
             if publisher is None:
-                await self._heads.remove([_record_path(owner_id)])
+                # The commit took effect whether or not this succeeds: its job must not be repeated.
+                with contextlib.suppress(MetadataError):
+                    await self._heads.remove([_record_path(owner_id)])
         return is_new
 
     async def _forget(self, part: Part) -> None:

@@ -1,7 +1,7 @@
 """Decodes values of AVRO and JSON schemas: each is parsed by itself, all together become an Arrow array.
 
-AVRO is Avro's binary form without a header; JSON is UTF-8 text of one object, which Java's Jackson wrote by the Avro
-schema.
+AVRO is Avro's binary form without a header; JSON is UTF-8 text of one value, which Java's Jackson wrote by the Avro
+schema: an object, if the schema is a record.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _INT_MAX = (1 << 31) - 1
 
 
 class JsonDecoder:
-    """Decodes JSON values that were written with a schema to the columns of another; a field that a value lacks is
-    null. It is a ValueDecoder."""
+    """Decodes JSON values that were written with a schema to the type of another; a field that an object lacks is null.
+    It is a ValueDecoder."""
 
     def __init__(self, schema: Schema, target: Schema) -> None:
         avro = target.avro()
@@ -75,15 +75,14 @@ class JsonDecoder:
 
     def __call__(self, values: pa.Array) -> pa.Array:
         self._has_reals = False
-        rows: list[Any] = each(self._object, values.to_pylist())
+        rows: list[Any] = each(self._value, values.to_pylist())
         convert = self._convert_reals if self._has_reals else self._convert
         if convert is not None:
             rows = each(convert, rows)
         return _array(rows, self._stored, self._wanted)
 
-    def _object(self, value: bytes) -> dict[str, Any] | None:
-        found = self._parse(value.decode(json.detect_encoding(value), "surrogatepass"))
-        return None if found is None else _checked(dict, found)
+    def _value(self, value: bytes) -> Any:
+        return self._parse(value.decode(json.detect_encoding(value), "surrogatepass"))
 
 
 def _units_of_json(schema: Schema, target: Any) -> dict[int, tuple[str, int, int]]:

@@ -7,6 +7,8 @@ transaction that is open, and no message of one that was aborted.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bkspark.pulsar import entries as fields
@@ -17,6 +19,16 @@ TxnId = tuple[int, int]
 """Most and least significant bits, as signed numbers."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadEntry:
+    """An entry that a scan could not look at."""
+
+    place: EntryPosition
+    """Its ledger and entry id."""
+    is_lost: bool
+    """Whether bookies do not have it; otherwise it is malformed."""
+
+
 class Transactions:
     """What a scan of a partition's entries, in order, has found."""
 
@@ -25,6 +37,8 @@ class Transactions:
         """Aborted transactions, and the positions of their markers."""
         self._open: dict[TxnId, EntryPosition] = {}
         """The first entry of each open transaction."""
+        self._unread: UnreadEntry | None = None
+        """The last entry that the scan could not look at; None if there is none."""
 
     def take(self, entries: Entries) -> None:
         """Take the next entries, which follow those taken before."""
@@ -42,6 +56,10 @@ class Transactions:
                 if kind == TXN_ABORT:
                     self.aborted[txn] = EntryPosition(*place)
 
+    def pass_over(self, entry: UnreadEntry) -> None:
+        """Take note of an entry that follows those taken before, and cannot be read."""
+        self._unread = entry
+
     def forget_before(self, place: EntryPosition) -> None:
         """Forget transactions that a reader from `place` on does not need."""
         self.aborted = {txn: at for txn, at in self.aborted.items() if at >= place}
@@ -50,6 +68,13 @@ class Transactions:
     def stop(self) -> EntryPosition | None:
         """The first message of the oldest open transaction; None if no transaction is open."""
         return min(self._open.values(), default=None)
+
+    @property
+    def unread_after_stop(self) -> UnreadEntry | None:
+        """The last entry after `stop` that the scan could not look at. It may be the marker that ended the open
+        transaction: then no other one comes."""
+        stop, unread = self.stop, self._unread
+        return None if stop is None or unread is None or unread.place < stop else unread
 
 
 def transaction_ids(entries: Entries, rows: np.ndarray) -> list[TxnId]:

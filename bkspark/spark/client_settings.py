@@ -1,7 +1,7 @@
 """Settings of the BookKeeper client that options pass on: `bookkeeper.readTimeout=10`.
 
-Names are those of Apache's client configuration where it has one. A time takes a unit (500ms, 10s, 1m); without one it
-is in the unit of Apache's key.
+Names are those of Apache's client configuration where it has one. A time takes a unit (500ms, 10s, 1m, 1h, 1d) in any
+case; without one it is in the unit of Apache's key.
 
     readTimeout                      seconds   how long a bookie may take to answer a read
     addEntryTimeout                  seconds   how long a bookie may take to answer an add
@@ -35,8 +35,8 @@ from bkspark.spark.option_values import count, flag, shown
 from bkspark.tls.options import TlsOptions
 
 PREFIX = "bookkeeper."
-_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h)?")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _seconds(unit: str) -> Callable[[str], float]:
         match = _TIME.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"is not a time such as 500ms, 10s or 1m (without a unit: {unit})")
-        return float(match[1]) * _UNITS_S[match[2] or unit]
+        return float(match[1]) * _UNITS_S[(match[2] or unit).lower()]
 
     return seconds
 

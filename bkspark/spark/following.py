@@ -25,7 +25,7 @@ from bkspark.spark.losses import Losses, NamedPosition
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
-from bkspark.spark.ranges import Backlog, EntryRange, fair_share
+from bkspark.spark.ranges import Backlog, EntryRange, trigger_shares
 from bkspark.spark.versions import (
     HAS_ADMISSION_CONTROL,
     SPARK_VERSION,
@@ -97,7 +97,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         self._losses = Losses(self._options)
         self._form = self._new_form()
         self._target: Mapping[str, NotedT] | None = None
-        """The positions at which `Trigger.AvailableNow` ends, by log; None if the query has no end."""
+        """The positions at which `Trigger.AvailableNow` ends, by log; None without an end, or before it is fixed."""
+        self._fixes_end = False
+        """Whether the next trigger is to fix the end for `Trigger.AvailableNow`."""
         self._reported: dict[str, Any] | None = None
         """The ends of the logs for progress reports; None before the first trigger."""
         self._refreshed: tuple[dict[str, Any], PlannerT, Mapping[str, FollowedT]] | None = None
@@ -186,6 +188,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     async def _latest(self, planner: PlannerT, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
         logs = await self._refresh(planner)
         readable = {name: await log.end() for name, log in logs.items()}
+        if self._fixes_end:
+            self._fixes_end = False
+            self._target = {name: log.offset(readable[name]) for name, log in logs.items()}
         if start is None:
             ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
             await self._begun({})
@@ -244,13 +249,11 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         amounts = [await log.amount(begins[name], most[name]) for name, log in logs.items()]
         if least is not None and sum(each.entries for each in amounts) < least:
             return dict(begins)
-        entries = _shares([each.entries for each in amounts], entries_max, self._turn)
-        # Entries may have no bytes, and need a share nevertheless.
-        byte_counts = _shares([max(each.byte_count, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
+        shares = trigger_shares(amounts, entries_max, bytes_max, self._turn)
         self._turn += 1
         return {
-            name: await log.advance(begins[name], most[name], entries[index], byte_counts[index])
-            for index, (name, log) in enumerate(logs.items())
+            name: await log.advance(begins[name], most[name], *share)
+            for (name, log), share in zip(logs.items(), shares)
         }
 
     def _is_overdue(self) -> bool:
@@ -367,11 +370,3 @@ def check_without_admission_control(options: SourceOptions) -> None:
                 f"option '{name}' of a stream needs Spark 4.2, and this is {SPARK_VERSION}: "
                 "remove it, or install a newer pyspark"
             )
-
-
-def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list[None]:
-    """Return the share of each log in a micro-batch, None for no limit.
-
-    A limit of bytes never stops all logs: one entry is always read, however large.
-    """
-    return [None] * len(wanted) if total is None else fair_share(wanted, total, turn)

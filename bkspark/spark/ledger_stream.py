@@ -21,6 +21,7 @@ from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
 from bkspark.spark.following import CHECKPOINT, FollowingReader
 from bkspark.spark.ledger_offsets import LedgerOffset, ManyLedgers
+from bkspark.spark.losses import Losses
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.plan import ReadPlanner
@@ -33,9 +34,10 @@ from bkspark.stages import reached_by_each
 class LedgerAtTrigger:
     """One ledger as a trigger finds it: `extent` has the entries of the selection that can be read now."""
 
-    def __init__(self, extent: ReadableSegment, options: SourceOptions, *, is_complete: bool) -> None:
+    def __init__(self, extent: ReadableSegment, options: SourceOptions, losses: Losses, *, is_complete: bool) -> None:
         self._extent = extent
         self._options = options
+        self._losses = losses
         self._is_complete = is_complete
         """Whether the selection will have no more entries."""
 
@@ -61,7 +63,14 @@ class LedgerAtTrigger:
         return Position(0, self._extent.ledger_id, max(self._extent.first_entry, self._extent.end_entry))
 
     async def begin(self, noted: LedgerOffset) -> Position:
-        """Return where reading from a recorded offset begins."""
+        """Return where reading from a recorded offset begins.
+
+        Raises:
+            DataLoss: the ledger was closed before it (failOnDataLoss): entries that the query has counted are gone.
+        """
+        end = await self.end()
+        if self._extent.is_closed and noted.position > end:
+            self._losses.report(noted, f"closed at entry {end.entry_id - 1}")
         return noted.position
 
     def is_another_than(self, noted: LedgerOffset) -> bool:
@@ -108,7 +117,9 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
             self._options.ledgers or (), form.finished, form.noted, is_begin=self._is_new
         )
         return {
-            str(each.extent.ledger_id): LedgerAtTrigger(each.extent, self._options, is_complete=each.is_complete)
+            str(each.extent.ledger_id): LedgerAtTrigger(
+                each.extent, self._options, self._losses, is_complete=each.is_complete
+            )
             for each in found
         }
 
@@ -116,6 +127,11 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
         """Return where a query without checkpoint begins; see `FollowingReader.initialOffset`."""
         self._form.begin_at(None, CHECKPOINT)
         return super().initialOffset()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end for a query with Trigger.AvailableNow: at the first trigger, which knows what was finished
+        before. Without this, all ledgers of the selection would be opened."""
+        self._fixes_end = True
 
     async def _latest(
         self, planner: ReadPlanner, start: dict[str, Any] | None, limit: ReadLimit | None

@@ -115,7 +115,10 @@ def _metadata_key(name: str) -> str:
     key = name[len(LEDGER_METADATA) :].lower()
     if not key.removeprefix(NOT):
         raise ConfigurationError(f"option '{name}' names no key: write {LEDGER_METADATA}key=value")
-    return key
+    try:
+        return values.stored_text(key)
+    except ValueError as error:
+        raise ConfigurationError(f"option {values.shown(name)} has a key that {error}") from None
 
 
 def _unknown(key: str) -> str:

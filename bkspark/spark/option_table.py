@@ -71,7 +71,7 @@ OPTIONS = (
     *READ_OPTIONS,
     *WRITE_OPTIONS,
 )
-METADATA_OPTION = Option("ledgerMetadata", "ledger_metadata", values.text, ANY, "custom metadata of ledgers")
+METADATA_OPTION = Option("ledgerMetadata", "ledger_metadata", values.stored_text, ANY, "custom metadata of ledgers")
 CLIENT_PREFIX = "bookkeeper."
 """Options of this prefix are settings of the client: `client_settings`."""
 _CLIENT = Option("bookkeeper", "client", values.text, ANY, "settings of the client")

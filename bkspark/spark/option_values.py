@@ -79,6 +79,13 @@ def text(value: str) -> str:
     return value
 
 
+def stored_text(value: str) -> str:
+    """Return a text that is not empty and can be stored as UTF-8."""
+    if any("\ud800" <= each <= "\udfff" for each in value):
+        raise ValueError("has half of a pair of UTF-16, which UTF-8 cannot store")
+    return text(value)
+
+
 def log_name(value: str) -> str:
     """Return the name of a log, checked: LOG_NAME_RULE."""
     if not is_log_name(text(value)):

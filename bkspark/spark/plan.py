@@ -208,7 +208,7 @@ class ReadPlanner:
             return picks
         unwanted = set()
         async for ledger_id, stored in stored_ledgers(self._client, [ledger_id for ledger_id, _ in picks]):
-            has = {key.lower(): value for key, value in stored.metadata.custom_metadata.items()}
+            has = stored.metadata.custom_metadata
             has_all = all(has_metadata(has, key, value) for key, value in options.ledger_metadata.items())
             if not has_all or (by_time and not self._is_in_time(LedgerTimes.of(stored))):
                 unwanted.add(ledger_id)

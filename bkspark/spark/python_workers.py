@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from bkspark import version
 from bkspark.errors import ConfigurationError
-from bkspark.interpreter import VARIABLE, WORKERS_DEFAULT, is_own
+from bkspark.interpreter import GATEWAY_VARIABLE, VARIABLE, is_own
 
 SPARK_FILES = f"{os.sep}spark-"
 """Part of the folders to which Spark unpacks `--py-files` and archives."""
@@ -29,19 +30,22 @@ def check_workers(session: SparkSession) -> None:
     jvm = getattr(session, "_jvm", None)
     if jvm is None or not _is_installed():
         return
-    variables = jvm.java.lang.System.getenv()
-    path = variables.get("PATH")
-    # Spark looks sources up with its JVM's variables, and runs tasks with what pyspark read when the session was made.
-    programs = {variables.get(VARIABLE) or variables.get("PYSPARK_DRIVER_PYTHON") or WORKERS_DEFAULT}
-    if (session.sparkContext.master or "").startswith("local"):
-        programs.add(session.sparkContext.pythonExec)
-    for program in programs:
-        if not is_own(program, path) and (reason := _reason(program, path)) is not None:
-            raise ConfigurationError(
-                f"Spark starts its Python workers with {shutil.which(program, path=path) or program}, which cannot "
-                f"import bkspark ({reason}); each use of the format would end in DATA_SOURCE_NOT_FOUND: set "
-                f"{VARIABLE}={sys.executable} before the session is made, or import bkspark before that, which sets it"
-            )
+    path = jvm.java.lang.System.getenv().get("PATH")
+    # For a registered source, Spark starts the planning on this host and the tasks with the same interpreter.
+    program = session.sparkContext.pythonExec
+    if not is_own(program, path) and (reason := _reason(program, path)) is not None:
+        raise ConfigurationError(
+            f"Spark starts its Python workers with {shutil.which(program, path=path) or program}, which cannot "
+            f"import bkspark ({reason}); each use of the format would end in DATA_SOURCE_NOT_FOUND: set "
+            f"{VARIABLE}={sys.executable} {_moment(os.environ)}"
+        )
+
+
+def _moment(environment: Mapping[str, str]) -> str:
+    """Return when the variable must be set. The JVM of spark-submit runs before the program does."""
+    if GATEWAY_VARIABLE in environment:
+        return "for spark-submit, which was started without it"
+    return "before the session is made, or import bkspark before that, which sets it"
 
 
 def _is_installed() -> bool:

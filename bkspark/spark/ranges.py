@@ -190,6 +190,25 @@ def fair_share(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
     return given
 
 
+def trigger_shares(
+    amounts: Sequence[Backlog], entries_max: int | None, bytes_max: int | None, turn: int = 0
+) -> list[tuple[int | None, int | None]]:
+    """Divide the limits of a micro-batch among what is followed, fairly: entries and bytes for each; None: no limit.
+
+    Something is always served: a limit of bytes goes to those that have a share of the entries.
+    """
+    unlimited: list[int | None] = [None] * len(amounts)
+    entries = unlimited
+    if entries_max is not None:
+        entries = [*fair_share([each.entries for each in amounts], entries_max, turn)]
+    if bytes_max is None:
+        return list(zip(entries, unlimited))
+    # Entries may have no bytes, and need a share nevertheless.
+    sizes = [max(each.byte_count, min(each.entries, 1)) for each in amounts]
+    served = [0 if share == 0 else size for share, size in zip(entries, sizes)]
+    return list(zip(entries, fair_share(served, bytes_max, turn)))
+
+
 def partition_count(
     ranges: Sequence[EntryRange], partition_bytes_max: int, partitions_min: int | None, slots: int
 ) -> int:

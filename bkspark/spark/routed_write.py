@@ -198,9 +198,9 @@ class RoutedDestination:
 
         Another attempt of the same task had the same rows, so it has ledgers in the same logs.
         """
-        client = connect(self.options).asynchronous
         names = sorted({each.log for result in results for each in result.logs if each.ledgers})
-        run(lambda: each_of(lambda name: Log(client, name).discard(owner_id, up_to_epoch=epoch), names))
+        committer = routed_committer_of(owner_id, self.options, is_kept=False)
+        run(lambda: committer.discard(names, epoch))
 
 
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

@@ -12,11 +12,15 @@ from bkspark.spark.write_options import ANY_VALUE, NOT
 
 
 def has_metadata(metadata: Mapping[str, bytes], key: str, value: str) -> bool:
-    """Return whether custom metadata fulfil a condition. A key that begins with `!` negates it; `*` is any value."""
-    is_negated = key.startswith(NOT)
-    found = metadata.get(key.removeprefix(NOT))
-    is_met = found is not None if value == ANY_VALUE else found == value.encode()
-    return is_met != is_negated
+    """Return whether custom metadata fulfil a condition. A key that begins with `!` negates it; `*` is any value.
+
+    Args:
+        key: lower-cased, since Spark lower-cases options. Keys of metadata that differ in case alone all count.
+    """
+    name = key.removeprefix(NOT)
+    found = [stored for each, stored in metadata.items() if each.lower() == name]
+    is_met = bool(found) if value == ANY_VALUE else value.encode() in found
+    return is_met != key.startswith(NOT)
 
 
 def chosen_entries(extent: ReadableSegment, selected: IdRange) -> EntryRange:

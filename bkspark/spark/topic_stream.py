@@ -16,6 +16,7 @@ last confirmed entry may: some versions of bookies lose the explicit LAC of an i
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ from bkspark.spark.versions import ReadLimit
 _log = logging.getLogger(__name__)
 
 VERSION = 1
+_PARTITION = re.compile("-1|[0-9]{1,9}")
 IDLE_MS = 60_000
 """How long the same entries of a topic are unconfirmed before a stream warns. A broker confirms the entries of a busy
 topic with the next ones."""
@@ -129,11 +131,13 @@ class ManyTopics:
         found = {}
         for name, partitions in value["topics"].items():
             _check_name(name, source)
-            if not isinstance(partitions, Mapping) or not all(key.removeprefix("-").isdecimal() for key in partitions):
+            if not isinstance(partitions, Mapping) or not all(map(_PARTITION.fullmatch, partitions)):
                 raise ConfigurationError(f"{source}: {shown(partitions)} are not partitions of topic {name}")
             for partition, position in partitions.items():
                 topic = TopicName.parse(name)
                 full = str(topic if int(partition) < 0 else topic.of_partition(int(partition)))
+                if full in found:
+                    raise ConfigurationError(f"{source} has two positions of topic {full}: use a new checkpoint")
                 found[full] = TopicOffset.from_json(full, position, source)
         return found
 
@@ -273,6 +277,9 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         if resumed is None:
             resumed, found = view.start, Transactions()
         await view.scan_transactions(found, resumed)
+        if (warning := view.check_transactions()) and warning not in self._warned:
+            self._warned.add(warning)
+            _log.warning("%s", warning)
         found.forget_before(EntryPosition(start.ledger_id, start.entry_id))
         self._scans[name] = (max(resumed, view.readable), found)
 

@@ -9,9 +9,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger, NoSuchLog, UnauthorizedAccess
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    MalformedPayload,
+    NoSuchEntry,
+    NoSuchLedger,
+    NoSuchLog,
+    UnauthorizedAccess,
+)
 from bkspark.ledger.reader import LedgerReader
 from bkspark.log.positions import EARLIEST, LATEST, Position
 from bkspark.pulsar.entries import well_formed
@@ -19,7 +29,7 @@ from bkspark.pulsar.message_ids import EARLIEST_MESSAGE, LATEST_MESSAGE, Message
 from bkspark.pulsar.metadata import SHADOW_SOURCE, EntryPosition
 from bkspark.pulsar.names import TopicName
 from bkspark.pulsar.topic import PulsarStore
-from bkspark.pulsar.transactions import Transactions
+from bkspark.pulsar.transactions import Transactions, UnreadEntry
 from bkspark.spark.gaps import around_gaps
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, ReadableSegment, between
@@ -375,19 +385,52 @@ class TopicView:
         Ledgers that bookies do not have are left out: reading may begin after them. If not, the plan reports them.
         """
         for entries in between(self.extents.between(start, self.readable), start, self.readable):
-            if not self.is_on_bookies(entries.ledger_id):
-                continue
-            try:
-                reader = await self._planner.client.open(entries.ledger_id)
-            except NoSuchLedger:
-                continue
-            # The plan of the tasks reports a closed ledger that ends before its list says.
-            end = reader.last_entry + 1 if reader.is_closed else entries.end_entry
-            async for batch in self._stored(reader, entries.first_entry, end):
-                _take_transactions(found, batch)
+            end = await self._scan_ledger(found, entries) if self.is_on_bookies(entries.ledger_id) else 0
+            if end < entries.end_entry:
+                found.pass_over(UnreadEntry(EntryPosition(entries.ledger_id, entries.end_entry - 1), is_lost=True))
         self.transactions = found
 
-    async def _stored(self, reader: LedgerReader, first: int, end: int) -> AsyncIterator[EntryBatch]:
+    async def _scan_ledger(self, found: Transactions, entries: EntryRange) -> int:
+        """Scan entries of a ledger; return where they end, 0 if there is no such ledger."""
+        try:
+            reader = await self._planner.client.open(entries.ledger_id)
+        except NoSuchLedger:
+            return 0
+        # The plan of the tasks reports a closed ledger that ends before its list says.
+        end = reader.last_entry + 1 if reader.is_closed else entries.end_entry
+        async for batch in self._stored(found, reader, entries.first_entry, end):
+            _take_transactions(found, batch)
+        return end
+
+    def check_transactions(self) -> str:
+        """Return a warning, or an empty text: that the open transaction before which reading ends may have ended with
+        an entry that the scan could not read.
+
+        Raises:
+            MalformedPayload: the entry is malformed (FAILFAST).
+            DataLoss: the entry is lost (failOnDataLoss).
+        """
+        unread = None if self.transactions is None else self.transactions.unread_after_stop
+        if self.transactions is None or unread is None:
+            return ""
+        what = "lost" if unread.is_lost else "malformed"
+        text = (
+            f"topic {self.name}, message {unread.place}: {what}, and it may be the marker that ended the transaction "
+            f"which is open since message {self.transactions.stop}: nothing from there on is read; read the messages "
+            "of all transactions with isolation=read_uncommitted"
+        )
+        ledger_id, entry_id = unread.place.ledger_id, unread.place.entry_id
+        if unread.is_lost and self._options.fail_on_data_loss:
+            lenient = "or allow the loss (failOnDataLoss=false)"
+            raise DataLoss(f"{text}, {lenient}", ledger_id=ledger_id, entry_id=entry_id)
+        if not unread.is_lost and self._options.malformed_mode == "FAILFAST":
+            lenient = "or what is before it with mode DROPMALFORMED or PERMISSIVE"
+            raise MalformedPayload(f"{text}, {lenient}", ledger_id=ledger_id, entry_id=entry_id)
+        return text
+
+    async def _stored(
+        self, found: Transactions, reader: LedgerReader, first: int, end: int
+    ) -> AsyncIterator[EntryBatch]:
         """Yield the entries of a ledger that bookies have; the tasks that read the others report them. All of them were
         readable when the topic was looked at: bookies that are asked now may know a lower LAC.
 
@@ -396,8 +439,16 @@ class TopicView:
         """
         read = reader.acknowledged_batches
         if not self._options.fail_on_data_loss:
-            size, listed = reader.metadata.ensemble_size, reader.listed()
-            async for batch in around_gaps(read, first, end, ensemble_size=size, next_listed=listed.next_from):
+            async for batch in around_gaps(
+                read,
+                first,
+                end,
+                ensemble_size=reader.metadata.ensemble_size,
+                next_listed=reader.listed().next_from,
+                on_gap=lambda _, after: found.pass_over(
+                    UnreadEntry(EntryPosition(reader.ledger_id, after - 1), is_lost=True)
+                ),
+            ):
                 yield batch
             return
         try:
@@ -415,9 +466,14 @@ class TopicView:
 
 
 def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
-    """Record the transactions in a batch. Malformed entries are ignored: the tasks that read them report them."""
+    """Record the transactions in a batch. Malformed entries are passed over: the tasks that read them report them."""
+    is_malformed = np.ones(len(batch), bool)
     for entries in well_formed(batch):
         found.take(entries)
+        is_malformed[entries.rows] = False
+    if is_malformed.any():
+        entry_id = batch.first_entry + int(np.flatnonzero(is_malformed)[-1])
+        found.pass_over(UnreadEntry(EntryPosition(batch.ledger_id, entry_id), is_lost=False))
 
 
 def aliases(name: TopicName) -> list[str]:

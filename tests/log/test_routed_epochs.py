@@ -12,6 +12,7 @@ from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner, routed_epochs
+from bkspark.log.attempts import CALLS_AT_ONCE
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.formats import Publisher
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
@@ -314,6 +315,19 @@ def test_unpublished_ledgers_of_an_owner_are_discarded_in_the_logs_that_are_name
         assert await ledger_ids(client) == set(made.values()) - {made["a", 0], made["b", 0]}
         await committer(client).discard(["a"])
         assert await ledger_ids(client) == {made["b", 1], made["c", 0], made["c", 1]}
+
+    run_on_one(tmp_path, test)
+
+
+def test_logs_that_were_deleted_do_not_keep_ledgers_from_being_discarded_in_the_others(tmp_path) -> None:
+    """More logs than are asked at once."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        (log,) = await make(client, "a")
+        await (await log.create_attempt(SegmentOwner("query", "q", 0, 0, 0), OPTIONS)).close()
+        await committer(client).discard([*(f"gone{number}" for number in range(CALLS_AT_ONCE)), "a"], up_to_epoch=0)
+        assert await ledger_ids(client) == set()
 
     run_on_one(tmp_path, test)
 

@@ -14,7 +14,7 @@ from bkspark.log.heads import CONNECTION_LOSSES_MAX
 from bkspark.log.routing import ROUTED_ROOT, RoutedCommits, _record_path
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault, MemoryStore
-from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
+from bkspark.metadata.tree import ANY_VERSION, Operation, Set, Stat
 from tests.log.routed_logs import Q0, Logs, in_logs
 from tests.log.world import OutageTree, TurningTree
 
@@ -134,3 +134,27 @@ def test_job_that_is_published_again_after_an_unknown_outcome_is_in_its_logs_onc
 
 async def nothing_open(log: str) -> list[int]:
     return []
+
+
+class LostTree(TurningTree):
+    """A session whose connection is lost for good after its first commit."""
+
+    _is_away = False
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        await super().transaction(operations)
+        self._is_away = Set in map(type, operations)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        if self._is_away:
+            raise MetadataError("the connection to the metadata store was lost")
+        await super().delete(path, version)
+
+
+@in_logs("a", "b")
+async def test_job_whose_commit_took_effect_does_not_fail_because_nothing_can_be_removed_after_it(logs: Logs) -> None:
+    """Spark would run the job again, and its rows would be there twice."""
+    await logs.commit(Q0, a=1, b=2)  # the logs have deltas
+    parts = [await logs.part("a", 3), await logs.part("b", 4)]
+    assert await RoutedCommits(LogStore(LostTree(logs.server), "/ledgers")).publish(parts, "j1")
+    assert await logs.content() == {"a": [1, 3], "b": [2, 4]}

@@ -99,6 +99,37 @@ def test_record_of_another_class_without_fields_stays_one() -> None:
     assert read(own, '{"n": 1}') == [{"n": 1}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "written", "wanted"),
+    [
+        ("string", ['"a"', "null", '""'], ["a", None, ""]),
+        ({"type": "string", "avro.java.string": "String"}, ['"a"'], ["a"]),
+        ("int", ["1", "-2"], [1, -2]),
+        ("double", ["1.5", '"Infinity"', "2"], [1.5, float("inf"), 2.0]),
+        ("boolean", ["true"], [True]),
+        ("bytes", ['"YQ=="'], [b"a"]),
+        ({"type": "array", "items": ["null", "string"]}, ['["a",null]', "[]"], [["a", None], []]),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, ['"A"'], ["A"]),
+        (DATE, ["1577934245000"], [NOON]),
+    ],
+)
+def test_class_that_is_not_a_record_is_one_value(kind: Any, written: list[str], wanted: list[Any]) -> None:
+    """`Schema.JSON(String.class)` and the like: the definition is the Avro schema of one value."""
+    schema = Schema(0, "JSON", json.dumps(kind).encode())
+    found = decoder_of(schema)(pa.array([each.encode() for each in written]))
+    assert found.type == schema.arrow_type()
+    assert found.to_pylist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [("string", "1"), ("string", "{}"), ("int", "true"), ("int", '"1"'), ("boolean", "1"), ("double", '"1"')],
+)
+def test_value_of_another_type_than_the_one_of_its_schema_is_malformed(kind: str, written: str) -> None:
+    with pytest.raises(MALFORMED):
+        decoder_of(Schema(0, "JSON", json.dumps(kind).encode()))(pa.array([written.encode()]))
+
+
 def test_times_of_arrays_and_lists_are_those_of_their_items() -> None:
     assert read({"type": "array", "items": DAY}, "[[2020,1,2],18263]") == [[date(2020, 1, 2), date(2020, 1, 2)]]
     assert read({"type": "array", "items": MICROS}, "[1.000001000,5]") == [

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from bkspark import Options
 from bkspark.errors import ConfigurationError, MetadataError
 from bkspark.spark.client_settings import SETTINGS, client_settings
+from bkspark.spark.connection import connect
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BookKeeperReader
 
@@ -42,11 +43,30 @@ def test_settings_have_the_names_and_units_of_apache() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7.0), ("1.5", 1.5), ("250ms", 0.25), ("250 MS", 0.25), ("7s", 7.0), (" 7S ", 7.0), ("2m", 120.0),
+        ("2M", 120.0), ("1h", 3600.0), ("1H", 3600.0), ("1d", 86_400.0), ("1D", 86_400.0), ("0.5 d", 43_200.0),
+    ],
+)  # fmt: skip
+def test_time_takes_the_units_of_all_options_in_any_case(text: str, seconds: float) -> None:
+    assert client_settings({"readTimeout": text}).net.read_timeout_s == seconds
+
+
+@pytest.mark.parametrize("name", ["readTimeout", "explicitLacInterval", "zkTimeout", "bookieQuarantineTimeSeconds"])
+@pytest.mark.parametrize("value", ["", " ", "-1", "-1s", "1.s", ".5s", "1e3", "1,5", "1 week", "1ss", "inf", "nan"])
+def test_what_is_not_a_time_is_refused_by_name_and_value(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"option 'bookkeeper.{name}' is {value!r}, which is not"):
+        client_settings({name: value})
+
+
+@pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("readTimeout", "soon", r"option 'bookkeeper.readTimeout' is 'soon', which is not a time"),
         ("readTimeout", "0", r"'bookkeeper.readTimeout' is '0', which is not from 0.001 to 86400 seconds"),
         ("readTimeout", "90h", r"'bookkeeper.readTimeout' is '90h', which is not from 0.001 to 86400 seconds"),
+        ("zkTimeout", "9999999999", r"'bookkeeper.zkTimeout' is '9999999999', which is not from 0.5 to 3600 seconds"),
         ("minNumRacksPerWriteQuorum", "9999999999", r"'9999999999', which is not from \d+ to \d+"),
         ("readTimeuot", "5", "did you mean 'bookkeeper.readTimeout'"),
         ("zkLedgersRootPath", "/x", "settings of the client are bookkeeper.readTimeout"),
@@ -103,6 +123,20 @@ def test_tasks_read_with_the_settings(cluster: Cluster, client: Client) -> None:
     (partition,) = reader.partitions()
     assert partition.net.read_timeout_s == 9.0  # type: ignore[attr-defined]
     assert sum(batch.num_rows for batch in reader.read(partition)) == 3000
+
+
+@pytest.mark.cluster
+def test_reads_with_other_settings_have_a_client_of_their_own(cluster: Cluster) -> None:
+    """The settings of the first read of a process do not decide for those after it."""
+
+    def client(**given: str) -> object:
+        settings = {f"bookkeeper.{name}": value for name, value in given.items()}
+        return connect(SourceOptions.parse({"uri": cluster.uri, "log": "a", **settings}))
+
+    plain, slow = client(), client(readTimeout="90")
+    assert client() is plain
+    assert client(readTimeout="90s") is slow
+    assert len({id(each) for each in (plain, slow, client(zkTimeout="9s"), client(addEntryTimeout="9"))}) == 4
 
 
 def test_the_page_lists_every_setting() -> None:

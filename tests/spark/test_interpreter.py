@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bkspark import interpreter
+from bkspark.spark import python_workers
 from tests.spark_settings import SHORT_JVM
 
 if TYPE_CHECKING:
@@ -47,12 +49,22 @@ def run(environment: dict[str, str], program: str) -> subprocess.CompletedProces
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        # As of a notebook that `pyspark` has started: Spark looks formats up with this program.
+        {"PYSPARK_DRIVER_PYTHON": "/bin/false", "PYSPARK_PYTHON": sys.executable},
+    ],
+    ids=["none set", "driver's set"],
+)
 def test_importing_bkspark_before_the_session_lets_workers_find_the_source(
-    cluster: Cluster, client: Client, environment: dict[str, str]
+    cluster: Cluster, client: Client, environment: dict[str, str], variables: dict[str, str]
 ) -> None:
-    with client.log("interpreter").open_for_writing() as writer:
+    log = f"interpreter-{len(variables)}"
+    with client.log(log).open_for_writing() as writer:
         writer.append_many([b"a", b"b"])
-    done = run(environment, "import bkspark\n" + SESSION + READ.format(uri=cluster.uri, log="interpreter"))
+    done = run(environment | variables, "import bkspark\n" + SESSION + READ.format(uri=cluster.uri, log=log))
     assert "rows 2" in done.stdout, done.stderr[-2000:]
 
 
@@ -117,10 +129,48 @@ def test_the_interpreter_is_named_only_where_spark_would_start_another(environme
         {"PATH": environment["PATH"], "PYSPARK_PYTHON": "/usr/bin/python3"},
         {"PATH": environment["PATH"], "PYSPARK_GATEWAY_PORT": "1"},
         {"PATH": f"{own}:/usr/bin"},
+        {"PATH": f"{own}:/usr/bin", "PYSPARK_DRIVER_PYTHON": "python3"},
+        {"PATH": environment["PATH"], "PYSPARK_PYTHON": "python3", "PYSPARK_DRIVER_PYTHON": sys.executable},
     ):
         before = dict(kept)
         assert not interpreter.name_interpreter(kept)
         assert kept == before
+
+
+def test_remedy_is_one_that_helps_where_the_jvm_runs_already() -> None:
+    assert python_workers._moment({"PYSPARK_GATEWAY_PORT": "1"}).startswith("for spark-submit")
+    assert "import bkspark before" in python_workers._moment({})
+
+
+@pytest.mark.parametrize("program", ["jupyter", "/bin/false", "/no/such/file", "python3"])
+def test_driver_program_that_is_not_this_interpreter_is_replaced(environment: dict[str, str], program: str) -> None:
+    """Spark looks formats up with it. The driver itself runs already."""
+    given = {"PATH": environment["PATH"], "PYSPARK_PYTHON": "kept", "PYSPARK_DRIVER_PYTHON": program}
+    assert interpreter.name_interpreter(given)
+    assert (given["PYSPARK_PYTHON"], given["PYSPARK_DRIVER_PYTHON"]) == ("kept", sys.executable)
+
+
+@pytest.mark.parametrize(("python3", "is_named"), [("python3.11", False), ("other", True)])
+def test_python_of_another_version_in_the_same_folder_is_another_interpreter(
+    tmp_path: Path, python3: str, is_named: bool
+) -> None:
+    """As in /usr/bin: `python3` is the system's version, which lacks what was installed for the one that runs."""
+    (tmp_path / "python3.11").symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "other").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "other").chmod(0o755)
+    (tmp_path / "python3").symlink_to(python3)
+    program = (
+        "from bkspark.interpreter import name_interpreter; found = {'PATH': %r};"
+        "print(name_interpreter(found), found.get('PYSPARK_PYTHON'))"
+    )
+    done = subprocess.run(
+        [tmp_path / "python3.11", "-S", "-c", program % str(tmp_path)],
+        env={"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2]), "PYSPARK_PYTHON": "set"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(is_named), str(tmp_path / "python3.11") if is_named else "None"]
 
 
 def test_looking_for_sources_imports_little() -> None:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import run
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.tree import ANY_VERSION
 from bkspark.spark.ledger_offsets import LedgerIds, LedgerOffset, ManyLedgers
 from bkspark.spark.ledger_stream import LedgerStreamReader, selection_text
 from bkspark.spark.options import SourceOptions
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 VALUE = StructType().add("value", "string")
+LENIENT = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
 
 
 class Followed:
@@ -43,6 +47,10 @@ class Followed:
     def restart(self) -> None:
         """Another process, on the same checkpoint."""
         self._reader = LedgerStreamReader(VALUE, self.options)
+
+    def end_now(self) -> None:
+        """Trigger.AvailableNow."""
+        self._reader.prepareForTriggerAvailableNow()
 
     def batch(self, limit: Any = None) -> list[int]:
         """Return the values of the next micro-batch; it may be empty."""
@@ -143,6 +151,49 @@ def test_a_limited_stream_reads_each_entry_once_and_serves_all_ledgers(
 
 
 @pytest.mark.admission_control
+@pytest.mark.parametrize("given", [{}, {"maxEntriesPerTrigger": "1"}])
+def test_query_with_an_end_reads_what_there_was_at_its_start_and_nothing_later(
+    cluster: Cluster, client: Client, team: str, given: dict[str, str]
+) -> None:
+    one = ledger(client, team, 1, 2, 3, close=False)
+    append(one, 4)  # tells of those before it
+    ledger(client, team, 0)
+    stream = Followed(cluster, client, team, **given)
+    stream.end_now()
+    found = stream.batch(ReadMaxRows(1))
+    append(one, 5)
+    one.close()
+    ledger(client, team, 6)
+    assert sorted(found + stream.rest(ReadMaxRows(1))) == [0, 1, 2, 3]
+    stream.restart()
+    assert sorted(stream.rest()) == [4, 5, 6]
+
+
+@pytest.mark.admission_control
+def test_query_with_an_end_does_not_look_at_ledgers_that_it_has_finished(
+    cluster: Cluster, client: Client, team: str
+) -> None:
+    """There may be 100,000 of them, and a job that runs every hour."""
+    one = ledger(client, team, 1)
+    stream = Followed(cluster, client, team)
+    assert stream.rest() == [1]
+
+    async def damage() -> None:
+        ledgers = (await client.asynchronous.context()).ledgers
+        path = "/ledgers" + ledger_path(one.ledger_id, await ledgers.manager())
+        await (await client.asynchronous.tree()).set(path, b"no metadata", ANY_VERSION)
+
+    run(damage)
+    ledger(client, team, 2)
+    stream.restart()
+    stream.end_now()
+    try:
+        assert stream.rest() == [2]
+    finally:
+        client.delete(one.ledger_id)
+
+
+@pytest.mark.admission_control
 def test_a_stream_that_begins_at_the_end_reads_new_entries_and_new_ledgers(
     cluster: Cluster, client: Client, team: str
 ) -> None:
@@ -183,6 +234,43 @@ def test_a_deleted_ledger_with_unread_entries_follows_fail_on_data_loss(
         strict.rest()
     ledger(client, team, 3)
     assert lenient.rest() == [3]
+
+
+@pytest.mark.admission_control
+def test_ledger_that_is_deleted_after_its_batch_was_cut_follows_fail_on_data_loss(
+    cluster: Cluster, client: Client, team: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query was killed after it had recorded the end of the batch."""
+    one, _ = ledger(client, team, 1), ledger(client, team, 2)
+    stream = Followed(cluster, client, team)
+    start = json.loads(stream.offset)
+    end = LedgerStreamReader(VALUE, stream.options).latestOffset(start, ReadAllAvailable())
+    client.delete(one.ledger_id)
+    with pytest.raises(DataLoss, match=f"ledger {one.ledger_id} was deleted: .* from entry 0 on, is lost"):
+        stream.values(start, end)
+    lenient = SourceOptions.parse({"uri": cluster.uri, "ledgers": "*", "ledgerMetadata.team": team} | LENIENT)
+    reader = LedgerStreamReader(VALUE, lenient)
+    batches = (batch for each in reader.partitions(start, end) for batch in reader.read(each))
+    assert [value for batch in batches for value in batch["value"].to_pylist()] == ["2"]
+    assert f"ledger {one.ledger_id} was deleted" in caplog.text
+
+
+@pytest.mark.admission_control
+def test_checkpoint_that_is_after_the_end_of_a_closed_ledger_is_a_loss(
+    cluster: Cluster, client: Client, team: str
+) -> None:
+    """The query has counted entries that the ledger does not have: it is another ledger, or entries are gone."""
+    one = ledger(client, team, 1, 2)
+    strict, lenient = (Followed(cluster, client, team, failOnDataLoss=each) for each in ("true", "false"))
+    for stream in (strict, lenient):
+        offset = json.loads(stream.offset)
+        offset["ledgers"][str(one.ledger_id)] = 3
+        stream.offset = json.dumps(offset)
+    with pytest.raises(DataLoss, match=f"ledger {one.ledger_id} was closed at entry 1: .* from entry 3 on"):
+        strict.rest()
+    ledger(client, team, 4)
+    assert lenient.rest() == [4]
+    assert json.loads(lenient.offset)["ledgers"] == {}
 
 
 @pytest.mark.admission_control

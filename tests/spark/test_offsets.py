@@ -5,6 +5,7 @@ import pytest
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog, position_of
+from bkspark.spark.topic_stream import ManyTopics
 
 VALUE = {"entry": 120, "ledger": 17, "log": "clicks", "log_id": "00000000000000aa", "ordinal": 3, "version": 1}
 
@@ -47,3 +48,27 @@ def test_offset_of_another_source_is_one_clear_error(form, value):
 def test_wrong_position_names_the_option():
     with pytest.raises(ConfigurationError, match="option 'startingOffsets': position"):
         position_of({"entry": 1, "version": 1}, "option 'startingOffsets'")
+
+
+TOPIC = "persistent://public/default/clicks"
+PLACE = {"entry": 3, "ledger": 12}
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        {TOPIC: {"-1": PLACE}, "clicks": {"-1": PLACE}},
+        {TOPIC: {"0": PLACE, "00": PLACE}},
+        {TOPIC: {"0": PLACE}, f"{TOPIC}-partition-0": {"-1": PLACE}},
+    ],
+)
+def test_offset_with_two_positions_of_one_topic_is_refused(topics):
+    """One of them would be used, and what lies between them read twice, or not at all."""
+    with pytest.raises(ConfigurationError, match="the checkpoint has two positions of topic persistent://"):
+        ManyTopics().from_json({"topics": topics, "version": 1}, "the checkpoint")
+
+
+@pytest.mark.parametrize("partition", ["-2", "--1", "", "x", "1.0", " 1", "1234567890", "+1", "\u0663"])
+def test_offset_of_an_impossible_partition_is_refused(partition):
+    with pytest.raises(ConfigurationError, match="are not partitions of topic"):
+        ManyTopics().from_json({"topics": {TOPIC: {partition: PLACE}}, "version": 1}, "the checkpoint")

@@ -305,6 +305,10 @@ def test_ledger_metadata_is_many_options():
         parse(log="a", **{"ledgerMetadata.": "x"})
     with pytest.raises(ConfigurationError, match="a log is read completely"):
         parse(log="a", **{"ledgerMetadata.x": "x"}).for_stream_read()
+    for name, value in (("ledgerMetadata.a", "\ud800"), ("ledgerMetadata.!\udfff", "x")):
+        with pytest.raises(ConfigurationError, match="half of a pair of UTF-16"):
+            parse(log="a", **{name: value})
+    assert parse(log="a", **{"ledgerMetadata.\U0001f600": "\U0001f600"}).for_write().ledger_metadata
 
 
 @pytest.mark.parametrize(

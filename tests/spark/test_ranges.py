@@ -12,6 +12,7 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.ranges import (
     PARTITION_BYTES_MIN,
+    Backlog,
     EntryRange,
     PackedRanges,
     ReadableSegment,
@@ -49,6 +50,13 @@ def test_nothing_new_returns_the_start_unchanged():
     # The ledger was closed meanwhile, exactly at the reader's position: another text of the same place.
     assert advance([closed(0, 4)], at(0, 4)) == at(0, 4)
     assert advance([closed(0, 4), closed(1, 0), open_ledger(2, 0)], at(0, 4)) == at(0, 4)
+
+
+def test_limited_reader_looks_at_no_ledger_that_it_does_not_need():
+    """A log may have 100,000 of them."""
+    ledgers = iter([closed(0, 3), closed(1, 2), closed(2, 9)])
+    assert advance(ledgers, at(0, 0), entries_max=3) == at(0, 3)
+    assert next(ledgers) == closed(1, 2)
 
 
 def test_reader_does_not_leave_an_open_ledger():
@@ -222,3 +230,22 @@ def test_time_of_a_read_holds_its_beginning_and_not_its_end(given, is_wanted):
     """The ledger was created at 7 and closed at 9."""
     options = SourceOptions.parse({"uri": "zk://127.0.0.1:1/ledgers", "ledgers": "7", **given}).for_batch_read()
     assert ReadPlanner(None, options)._is_in_time(LedgerTimes(7, 9)) == is_wanted
+
+
+@pytest.mark.parametrize("entries_max", [None, 1, 3, 4, 7])
+@pytest.mark.parametrize("bytes_max", [None, 1, 2, 5, 1000])
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_limits_of_entries_and_bytes_together_always_serve_a_log_and_all_logs_in_turn(
+    entries_max: int | None, bytes_max: int | None, count: int
+) -> None:
+    """A trigger that reads nothing ends a query with Trigger.AvailableNow, although there is something to read."""
+    amounts = [Backlog(100, 0 if place % 3 == 2 else 500) for place in range(count)]
+    served: set[int] = set()
+    for turn in range(3 * count):
+        shares = ranges.trigger_shares(amounts, entries_max, bytes_max, turn)
+        now = {place for place, share in enumerate(shares) if 0 not in share}
+        assert now
+        served |= now
+        for limit, given in zip((entries_max, bytes_max), zip(*shares)):
+            assert given == (None,) * count if limit is None else sum(given) <= limit
+    assert served == set(range(count))

@@ -11,6 +11,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import NoSuchLedger
 from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
+from bkspark.spark.selection import has_metadata
 from bkspark.spark.stored_ledgers import selected_ledgers
 from tests.ledger.in_process import InProcessCluster, run
 
@@ -39,3 +40,33 @@ def test_range_has_the_ledgers_of_all_pages_and_is_empty_only_if_none_has_one(tm
             await selected(client, IdRange(8, 20_000))
 
     run(tmp_path, test, bookies=1)
+
+
+@pytest.mark.parametrize("value", ["x", "y"])
+@pytest.mark.parametrize("keys", [("Team", "TEAM"), ("TEAM", "Team"), ("team", "Team")])
+def test_keys_that_differ_in_case_alone_all_count(keys: tuple[str, str], value: str) -> None:
+    """An option has no case, as Spark lower-cases it: a ledger must not be left out because of another key's value."""
+    metadata = {keys[0]: b"x", keys[1]: b"y", "other": b"z"}
+    assert has_metadata(metadata, "team", value)
+    assert not has_metadata(metadata, "!team", value)
+    assert has_metadata(metadata, "team", "*")
+    assert not has_metadata(metadata, "!team", "*")
+    assert has_metadata(metadata, "!team", "z")
+    assert not has_metadata(metadata, "team", "z")
+
+
+def test_conditions_are_exact_whatever_characters_they_have() -> None:
+    metadata = {"a.b/ä!": "ünï*".encode(), "empty": b"", "bytes": b"\xff"}
+    assert has_metadata(metadata, "a.b/ä!", "ünï*")
+    assert has_metadata(metadata, "!a.b/ä!", "ünï")
+    assert not has_metadata(metadata, "a.b/ä", "*")
+    assert has_metadata(metadata, "empty", "*")
+    assert has_metadata(metadata, "!bytes", "ÿ")
+    assert not has_metadata(metadata, "!bytes", "*")
+
+
+def test_positive_and_negated_conditions_on_one_key_hold_together() -> None:
+    for stored, wanted in ((b"x", True), (b"y", False), (None, False)):
+        metadata = {} if stored is None else {"Team": stored}
+        conditions = (("team", "*"), ("!team", "y"))
+        assert all(has_metadata(metadata, key, value) for key, value in conditions) == wanted

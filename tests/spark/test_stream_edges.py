@@ -76,6 +76,21 @@ def test_query_waits_for_the_least_number_of_entries(spark, cluster, client, pre
     assert [epoch for epoch in epochs if epoch] == [["1", "2", "3"]]
 
 
+@pytest.mark.parametrize("limits", [{}, {"maxEntriesPerTrigger": "1"}])
+def test_query_with_an_end_reads_what_there_was_at_its_start_and_nothing_later(cluster, client, prefix, limits):
+    append(client, prefix, b"1", b"2")
+    stream = follow(cluster, log=prefix, **limits)
+    stream.prepareForTriggerAvailableNow()
+    offset, found = stream.initialOffset(), []
+    append(client, prefix, b"3")
+    while (end := latest(stream, offset)) != offset:
+        found += values(stream, offset, end)
+        offset = end
+    assert found == ["1", "2"]
+    later = follow(cluster, log=prefix)
+    assert values(later, offset, latest(later, offset)) == ["3"]
+
+
 def test_new_log_lets_no_log_wait_longer_for_the_least_number_of_entries(cluster, client, prefix, monkeypatch):
     append(client, f"{prefix}-a", b"1")
     now = SimpleNamespace(monotonic=lambda: clock[0])

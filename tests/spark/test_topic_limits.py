@@ -24,6 +24,20 @@ def of_transaction(number: int, value: bytes) -> bytes:
     return single(Message(value), txnid_most_bits=0, txnid_least_bits=number)
 
 
+# ---- chunks before the first entry ----
+
+
+def test_task_finds_the_first_chunk_of_a_message_however_many_entries_lie_between(
+    topic: StoredTopic, read: Callable
+) -> None:
+    """It reads 16 entries backwards, then twice as many, and so on: no entry between these reads is left out."""
+    for between in (0, 14, 15, 16, 17, 46, 47, 48, 49):
+        first, last = chunked(Message(b"ab"), 1, between)
+        ledger = topic.ledger([first, *numbered(*range(between)), last])
+        place = f"{ledger}:{between + 1}"
+        assert values(read(VALUE, startingOffsets=place, endingOffsets=place)) == [b"ab"], between
+
+
 # ---- the open ledger ----
 
 

@@ -66,6 +66,30 @@ def test_text_that_is_not_of_its_charset_does_what_mode_says(topic: StoredTopic,
     assert values(read(mode="DROPMALFORMED")) == ["x"]
 
 
+# ---- JSON of one value ----
+
+
+def test_value_of_a_json_schema_that_is_not_a_record_is_in_column_value(topic: StoredTopic, read: Callable) -> None:
+    topic.schemas(("JSON", b'"string"', {}))
+    topic.ledger([batch([Message(b'"a"'), Message(None), Message(b"null")], **version(0))])
+    assert values(read()) == ["a", None, None]
+    wrong = topic.ledger([single(Message(b'{"a":1}'), **version(0))])
+    with pytest.raises(MalformedPayload, match=f"message {wrong}:0: malformed"):
+        read()
+    assert values(read(mode="DROPMALFORMED")) == ["a", None, None]
+
+
+def test_key_and_value_may_be_json_that_is_not_a_record(topic: StoredTopic, read: Callable) -> None:
+    def pair(key: bytes, value: bytes) -> bytes:
+        return b"".join(len(part).to_bytes(4) + part for part in (key, value))
+
+    types = {"key.schema.type": "JSON", "value.schema.type": "JSON", "kv.encoding.type": "INLINE"}
+    topic.schemas(("KEY_VALUE", pair(b'"string"', b'{"type":"array","items":"int"}'), types))
+    topic.ledger([single(Message(pair(b'"k"', b"[1,2]")), **version(0))])
+    ((key, value),) = [(row["key"], row["value"]) for row in read()]
+    assert (key, value) == ("k", [1, 2])
+
+
 # ---- what is stored of schemas ----
 
 

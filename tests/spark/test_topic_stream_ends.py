@@ -126,6 +126,24 @@ def test_query_with_an_end_scans_only_entries_after_its_checkpoint_for_transacti
     assert [query.batch(), query.batch()] == ["t1 2", ""]
 
 
+# ---- ledgers that the list has no more ----
+
+
+def test_ledger_with_unread_messages_that_is_gone_between_others_is_a_loss(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    """Brokers drop such a ledger only if it has no messages: then the position is at its beginning."""
+    for number in range(3):
+        topic.ledger(numbered(2 * number, 2 * number + 1))
+    query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
+    assert query.batch() == "0 1 2"
+    gone = topic.info.ledgerInfo[1].ledgerId
+    del topic.info.ledgerInfo[1]
+    topic.save()
+    with pytest.raises(DataLoss, match=f"what was unread, from message {gone}:1 on, is lost"):
+        query.batch()
+
+
 # ---- ledgers that are longer than the list of the topic says ----
 
 

@@ -1,0 +1,103 @@
+"""An entry that cannot be read may be the marker that ended a transaction: then nothing ends it any more.
+
+Issue of topics, bad data: what cannot be read follows `mode` and `failOnDataLoss`, and nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.errors import DataLoss, MalformedPayload
+from tests.cluster import Cluster
+from tests.pulsar.entries import Message, marker, single
+from tests.pulsar.stored import StoredTopic
+from tests.spark.topic_queries import Query
+from tests.spark.topic_reads import VALUE, numbered, values
+
+pytestmark = pytest.mark.cluster
+
+
+def of_transaction(number: int) -> bytes:
+    return single(Message(b"t%d" % number), txnid_most_bits=0, txnid_least_bits=number)
+
+
+def damaged(entry: bytes) -> bytes:
+    """Return an entry whose checksum is wrong."""
+    return entry[:-1] + bytes([entry[-1] ^ 1])
+
+
+@pytest.fixture(autouse=True)
+def snapshots(client: Client, topic: StoredTopic) -> Iterator[None]:
+    """The topic may have transactions."""
+    found = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    found.ledger([single(Message(b"", str(topic.name)))])
+    yield
+    found.delete()
+
+
+def test_damaged_commit_marker_follows_mode(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = topic.ledger([*numbered(0), of_transaction(1), damaged(marker(21, (0, 1))), *numbered(2)])
+    place = f"{topic.name}, message {ledger}:2: malformed"
+    with pytest.raises(
+        MalformedPayload, match=rf"{place}.*open since message {ledger}:1: .*isolation=read_uncommitted"
+    ):
+        read(VALUE)
+    for mode in ("DROPMALFORMED", "PERMISSIVE"):
+        caplog.clear()
+        assert values(read(VALUE, mode=mode)) == [b"0"]
+        assert [record.levelname for record in caplog.records if place in record.message] == ["WARNING"]
+    assert values(read(VALUE, mode="DROPMALFORMED", isolation="read_uncommitted")) == [b"0", b"t1", b"2"]
+
+
+def test_damaged_entry_before_an_open_transaction_or_of_one_that_has_ended_hides_nothing(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = damaged(single(Message(b"x")))
+    topic.ledger([wrong, of_transaction(1), wrong, marker(21, (0, 1)), *numbered(2), wrong, of_transaction(3)])
+    assert values(read(VALUE, mode="DROPMALFORMED")) == [b"t1", b"2"]
+    assert "may be the marker" not in caplog.text
+
+
+def test_marker_in_a_ledger_that_bookies_lack_follows_fail_on_data_loss(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.ledger([*numbered(0), of_transaction(1)])
+    short = topic.ledger([marker(21, (0, 1))])
+    topic.ledger(numbered(2))
+    # The list names one entry more than the ledger has.
+    topic.info.ledgerInfo[0].entries = 2
+    topic.info.ledgerInfo[1].entries = 2
+    topic.save()
+    with pytest.raises(DataLoss, match=f"ledger {short} .*ends at entry 0"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0", b"t1", b"2"]
+    assert "may be the marker" not in caplog.text
+    topic.client.delete(short)
+    with pytest.raises(DataLoss, match=rf"message {short}:1: lost, .*the marker.*failOnDataLoss=false"):
+        read(VALUE)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
+    assert caplog.text.count("may be the marker") == 1
+
+
+@pytest.mark.admission_control
+def test_stream_reports_a_damaged_marker(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.ledger([*numbered(0), of_transaction(1)])
+    strict, lenient = (
+        Query(cluster, topic, startingOffsets="earliest", mode=mode) for mode in ("FAILFAST", "DROPMALFORMED")
+    )
+    assert [strict.batch(), lenient.batch()] == ["0", "0"]
+    topic.ledger([damaged(marker(22, (0, 1))), *numbered(2)])
+    with pytest.raises(MalformedPayload, match="may be the marker"):
+        strict.batch()
+    caplog.clear()
+    assert [lenient.batch(), lenient.batch()] == ["", ""]
+    assert caplog.text.count("may be the marker") == 1
+    topic.ledger([marker(22, (0, 1)), *numbered(3)])
+    assert lenient.batch() == "2 3"
