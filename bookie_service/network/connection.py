@@ -451,7 +451,8 @@ class Connection:
 
     def _receive_held(self) -> None:
         self._is_called = False
-        if self._is_reading:
+        # A step of the handshake may have taken it meanwhile.
+        if self._is_reading and self._tls_socket is not None and self._tls_socket.holds_received:
             self._receive()
 
     # ---- authentication ----
@@ -547,6 +548,9 @@ class Connection:
 
     def _runs(self, frames_max: int) -> list[RequestStream | GatedRequests]:
         buffer = self._receive_buffer
+        if self._gate is not None:
+            # What follows START_TLS may be a handshake, which has no frames.
+            frames_max = 1
         table = scan_frames(buffer.octets.data, buffer.end, self._options.frame_bytes_max, self._scanned, frames_max)
         count = len(table.starts)
         if count and not self._frames:
