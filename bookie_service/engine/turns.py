@@ -97,6 +97,8 @@ class EndlessTurn(Turn):
 ENDLESS = EndlessTurn()
 
 GoOn = Callable[[Turn], None]
+Accept = Callable[[Turn], bool]
+"""Accepts connections; returns whether more may wait."""
 
 
 class Turns:
@@ -126,8 +128,8 @@ class Turns:
         """The same for peers that are not known yet, by their address."""
         self._is_called = False
         """Whether `_run` is planned."""
-        self._accept: GoOn | None = None
-        """Accepts a connection; None: none is known to wait. Set by `accept`."""
+        self._accept: Accept | None = None
+        """Accepts a connection; None: none is known to wait. Set by `accept`, cleared when it has found none."""
         self._has_accepted = False
         """Whether a connection was accepted since a newcomer had a step."""
         self._leaving: deque[Callable[[], None]] = deque()
@@ -150,11 +152,11 @@ class Turns:
             return Turn(self.clock, limits.requests, now + limits.seconds, limits.frames)
         return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
-    def accept(self, owner: Hashable, callback: GoOn, wait: Callable[[], None]) -> None:
+    def accept(self, owner: Hashable, callback: Accept, wait: Callable[[], None]) -> None:
         """Call `callback(turn)`, which accepts connections.
 
         While another owner is served as its requests come, `wait()` is called first, and one connection is accepted
-        later, in alternation with newcomers' steps. Call again after the callback was called.
+        at a time later, in alternation with newcomers' steps, until the callback returns False. Call again then.
         """
         now, limits = self.clock(), self._limits
         if self._is_shared(owner, now):
@@ -255,12 +257,19 @@ class Turns:
         if self._leaving:
             return self._leaving.popleft()
         if self._accept is not None and not (self._newcomers and self._has_accepted):
-            turn = Turn(self.clock, 1, self.clock() + self._limits.seconds)
-            step, self._accept, self._has_accepted = partial(self._accept, turn), None, True
-            return step
+            self._has_accepted = True
+            return partial(self._accept_some, self._accept)
         self._has_accepted = False
         callback, owner = self._first(self._newcomers)
         return lambda: callback(self.begin(owner))
+
+    def _accept_some(self, accept: Accept) -> None:
+        """Accept one connection, or many where no client is served as its requests come."""
+        now, limits = self.clock(), self._limits
+        requests = 1 if now < self._prompt_until else limits.long_requests
+        # After an error it is tried again.
+        if not accept(Turn(self.clock, requests, now + limits.seconds)):
+            self._accept = None
 
     def _first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> tuple[GoOn, Hashable]:
         """Take the oldest callback of the owner whose turn it is."""
