@@ -12,9 +12,9 @@ A run of requests that is served as arrays counts as one request, because it cos
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
 steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. Accepting a
 connection, and closing one to make room for others, are also steps of this queue while a client is served as its
-requests come. So none of them makes a turn long. If connections are closed to make room for new ones, there is also a
-pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for a processor. So
-thousands of new connections do not delay a known client.
+requests come. So none of them makes a turn long. If connections end soon after they began, or make room for new ones,
+there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for
+a processor. So thousands of new connections do not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -41,7 +41,8 @@ class TurnLimits:
     queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
     crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
     newcomers_share: the part of the time that steps for unknown peers may take. It applies while a client is served as
-        its requests come, and if a connection was closed to make room in the last `shared_seconds`.
+        its requests come, and if in the last `shared_seconds` a connection was closed to make room, or ended that was
+        no older than this.
     """
 
     requests: int = bounded(64, 1, COUNT_MAX)
@@ -178,6 +179,11 @@ class Turns:
             self._call_for_step()
         else:
             callback()
+
+    def note_end(self, age_s: float) -> None:
+        """Note that a connection has ended which was so old: steps for those that come and go need pauses."""
+        if age_s <= self._limits.shared_seconds:
+            self._crowded_until = self.clock() + self._limits.shared_seconds
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came: it has nothing in the queue."""

@@ -347,6 +347,10 @@ def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_m
     turns.close("left", lambda: None)
     assert [share(), share()] == [0.25, 0.25]
     assert share() > 0.9, "no connection was closed to make room for 2 seconds"
+    turns.note_end(age_s=2.0)
+    assert [share(), share()] == [0.25, 0.25], "connections come and go"
+    turns.note_end(age_s=2.1)
+    assert share() > 0.9, "it was no newcomer any more"
     turns.close("left", lambda: None)
     loop.now += 1.9
     assert share(honest_is_served=False) > 0.9, "no client is served as its requests come"
