@@ -12,9 +12,9 @@ A run of requests that is served as arrays counts as one request, because it cos
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
 steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. Accepting a
 connection, and closing one to make room for others, are also steps of this queue while a client is served as its
-requests come. So none of them makes a turn long. If connections are closed to make room for new ones, there is also a
-pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for a processor. So
-thousands of new connections do not delay a known client.
+requests come. So none of them makes a turn long. If connections end soon after they began, or make room for new ones,
+there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for
+a processor. So thousands of new connections do not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -41,7 +41,8 @@ class TurnLimits:
     queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
     crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
     newcomers_share: the part of the time that steps for unknown peers may take. It applies while a client is served as
-        its requests come, and if a connection was closed to make room in the last `shared_seconds`.
+        its requests come, and if in the last `shared_seconds` a connection was closed to make room, or ended that was
+        no older than this.
     """
 
     requests: int = bounded(64, 1, COUNT_MAX)
@@ -97,6 +98,8 @@ class EndlessTurn(Turn):
 ENDLESS = EndlessTurn()
 
 GoOn = Callable[[Turn], None]
+Accept = Callable[[Turn], bool]
+"""Accepts connections; returns whether more may wait."""
 
 
 class Turns:
@@ -126,8 +129,8 @@ class Turns:
         """The same for peers that are not known yet, by their address."""
         self._is_called = False
         """Whether `_run` is planned."""
-        self._accept: GoOn | None = None
-        """Accepts a connection; None: none is known to wait. Set by `accept`."""
+        self._accept: Accept | None = None
+        """Accepts a connection; None: none is known to wait. Set by `accept`, cleared when it has found none."""
         self._has_accepted = False
         """Whether a connection was accepted since a newcomer had a step."""
         self._leaving: deque[Callable[[], None]] = deque()
@@ -150,11 +153,11 @@ class Turns:
             return Turn(self.clock, limits.requests, now + limits.seconds, limits.frames)
         return Turn(self.clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
-    def accept(self, owner: Hashable, callback: GoOn, wait: Callable[[], None]) -> None:
+    def accept(self, owner: Hashable, callback: Accept, wait: Callable[[], None]) -> None:
         """Call `callback(turn)`, which accepts connections.
 
         While another owner is served as its requests come, `wait()` is called first, and one connection is accepted
-        later, in alternation with newcomers' steps. Call again after the callback was called.
+        at a time later, in alternation with newcomers' steps, until the callback returns False. Call again then.
         """
         now, limits = self.clock(), self._limits
         if self._is_shared(owner, now):
@@ -176,6 +179,11 @@ class Turns:
             self._call_for_step()
         else:
             callback()
+
+    def note_end(self, age_s: float) -> None:
+        """Note that a connection has ended which was so old: steps for those that come and go need pauses."""
+        if age_s <= self._limits.shared_seconds:
+            self._crowded_until = self.clock() + self._limits.shared_seconds
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came: it has nothing in the queue."""
@@ -255,12 +263,19 @@ class Turns:
         if self._leaving:
             return self._leaving.popleft()
         if self._accept is not None and not (self._newcomers and self._has_accepted):
-            turn = Turn(self.clock, 1, self.clock() + self._limits.seconds)
-            step, self._accept, self._has_accepted = partial(self._accept, turn), None, True
-            return step
+            self._has_accepted = True
+            return partial(self._accept_some, self._accept)
         self._has_accepted = False
         callback, owner = self._first(self._newcomers)
         return lambda: callback(self.begin(owner))
+
+    def _accept_some(self, accept: Accept) -> None:
+        """Accept one connection, or many where no client is served as its requests come."""
+        now, limits = self.clock(), self._limits
+        requests = 1 if now < self._prompt_until else limits.long_requests
+        # After an error it is tried again.
+        if not accept(Turn(self.clock, requests, now + limits.seconds)):
+            self._accept = None
 
     def _first(self, queue: OrderedDict[Hashable, deque[GoOn]]) -> tuple[GoOn, Hashable]:
         """Take the oldest callback of the owner whose turn it is."""

@@ -121,7 +121,9 @@ class Connection:
         """Judges the peer's requests; None: every request is allowed. Constant."""
         self._events = parts.events
         self._memory_budget = memory_budget = parts.memory_budget
-        self._deadlines = Deadlines(parts.options, memory_budget.loop.time())
+        self._began = memory_budget.loop.time()
+        """When the connection began, by the event loop's clock. Constant."""
+        self._deadlines = Deadlines(parts.options, self._began)
         """What the connection waits for, and until when."""
         self._receive_buffer = ReceiveBuffer(memory_budget, self)
         self._send_buffer = SendBuffer(connected, memory_budget, self)
@@ -155,7 +157,7 @@ class Connection:
         self._wait_to_send: list[Callable[[], None]] = []
         """Callbacks for when the peer takes replies again, or the connection is closed."""
         if self._tls is not None or self._authentication is not None:
-            self._begin_proofs(memory_budget.loop.time())
+            self._begin_proofs(self._began)
         self._read_on()
 
     def _begin_proofs(self, now: float) -> None:
@@ -356,6 +358,7 @@ class Connection:
         self._send_buffer.clear()
         self._transport.close()
         self._call_waiting()
+        self._turns.note_end(self._memory_budget.loop.time() - self._began)
         self._events.discard(self)
 
     def _call_waiting(self) -> None:
@@ -451,7 +454,8 @@ class Connection:
 
     def _receive_held(self) -> None:
         self._is_called = False
-        if self._is_reading:
+        # A step of the handshake may have taken it meanwhile.
+        if self._is_reading and self._tls_socket is not None and self._tls_socket.holds_received:
             self._receive()
 
     # ---- authentication ----
@@ -547,6 +551,9 @@ class Connection:
 
     def _runs(self, frames_max: int) -> list[RequestStream | GatedRequests]:
         buffer = self._receive_buffer
+        if self._gate is not None:
+            # What follows START_TLS may be a handshake, which has no frames.
+            frames_max = 1
         table = scan_frames(buffer.octets.data, buffer.end, self._options.frame_bytes_max, self._scanned, frames_max)
         count = len(table.starts)
         if count and not self._frames:

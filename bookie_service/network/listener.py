@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 
 from bkspark.log_limit import no_digits
-from bookie_service.engine.turns import ENDLESS, GoOn, Turn
+from bookie_service.engine.turns import ENDLESS, Accept, Turn
 from bookie_service.network.connection import Connection, ConnectionParts
 from bookie_service.network.connections import Connections
 
@@ -32,11 +32,12 @@ class Listener:
         listening: socket.socket,
         on_accepted: Callable[[socket.socket, str], None],
         on_failure: Callable[[BaseException], None],
-        take_turn: Callable[[GoOn, Callable[[], None]], None] = lambda accept, _: accept(ENDLESS),
+        take_turn: Callable[[Accept, Callable[[], None]], object] = lambda accept, _: accept(ENDLESS),
     ) -> None:
         """`listening` is bound; `start` makes it listen.
 
-        `take_turn(accept, wait)` calls `accept(turn)` now, or `wait()` now and `accept(turn)` later.
+        `take_turn(accept, wait)` calls `accept(turn)` now; or it calls `wait()` now and `accept(turn)` later, again and
+        again until that returns False: no more connections wait.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = listening
@@ -46,7 +47,8 @@ class Listener:
         self._take_turn = take_turn
         self._is_watched = False
         """Whether the event loop reports that connections wait. A socket with waiting connections is always ready: the
-        loop would poll without a pause until the turn to accept them comes."""
+        loop would poll without a pause until the next turn to accept one comes. So it is watched again when none
+        waits."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer that ends a pause; None: there is no pause."""
 
@@ -72,29 +74,31 @@ class Listener:
         self._wait()
         self._socket.close()
 
-    def _accept(self, turn: Turn) -> None:
+    def _accept(self, turn: Turn) -> bool:
+        """Accept connections; return whether more may wait that the event loop does not report."""
         if self._socket.fileno() < 0:
-            return
-        if not self._is_watched:
-            self._watch()
+            return False
         for _ in range(_ACCEPTED_PER_TURN):
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 # A peer that left before it was accepted is not an error.
-                return
+                if not self._is_watched:
+                    self._watch()
+                return False
             except OSError as error:
                 self._wait()
                 if error.errno not in _SHORTAGES:
                     self._on_failure(error)
-                    return
+                    return False
                 logger.warning("no connection can be accepted now: %s", error.strerror)
                 self._timer = self._loop.call_later(_PAUSE_S, self._watch)
-                return
+                return False
             turn.spend()
             self._on_accepted(accepted, address[0] if address else "")
             if turn.is_over:
-                return
+                break
+        return not self._is_watched
 
 
 class Acceptor:

@@ -21,7 +21,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.cluster.peers import ClusterPeers
-from bookie_service.engine.turns import ENDLESS, GoOn
+from bookie_service.engine.turns import ENDLESS, Accept, Turn
 from bookie_service.network.connection import Connection
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
@@ -333,7 +333,10 @@ def test_connection_that_closed_when_it_was_idle_makes_no_room() -> None:
 
 
 class Listening:
-    """A listening socket whose `accept` raises these errors, one after the other, and then has no peer."""
+    """A listening socket whose `accept` raises these errors, one after the other, and then has no peer.
+
+    Instead of error 0 it returns a peer.
+    """
 
     def __init__(self, *codes: int) -> None:
         self._codes = list(codes)
@@ -350,6 +353,8 @@ class Listening:
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
         code = self._codes.pop(0) if self._codes else errno.EAGAIN
+        if not code:
+            return socket.socket(), ("10.0.0.1", 1)
         raise OSError(code, os.strerror(code))
 
     def close(self) -> None:
@@ -359,13 +364,13 @@ class Listening:
 def accepting(
     listening: Listening,
     test: Callable[[SteppedLoop, Listener, list[BaseException]], None],
-    take_turn: Callable[[GoOn, Callable[[], None]], None] = lambda accept, _: accept(ENDLESS),
+    take_turn: Callable[[Accept, Callable[[], None]], object] = lambda accept, _: accept(ENDLESS),
 ) -> None:
     """Run a test with a listener on a loop that the test steps. Without `take_turn` it accepts at once."""
     loop, failures = SteppedLoop(), list[BaseException]()
 
     async def run() -> None:
-        listener = Listener(listening, lambda *_: None, failures.append, take_turn)  # type: ignore[arg-type]
+        listener = Listener(listening, lambda peer, _: peer.close(), failures.append, take_turn)  # type: ignore[arg-type]
         listener._loop = loop  # type: ignore[assignment]
         listener.start()
         test(loop, listener, failures)
@@ -375,23 +380,30 @@ def accepting(
 
 def test_listener_watches_its_socket_again_after_its_turn_to_accept() -> None:
     """A socket with waiting peers is always ready: the loop would poll without a pause until its turn comes."""
-    turns = list[GoOn]()
+    turns = list[Accept]()
 
-    def later(accept: GoOn, wait: Callable[[], None]) -> None:
+    def later(accept: Accept, wait: Callable[[], None]) -> None:
         turns.append(accept)
         wait()
+
+    def of_one() -> Turn:
+        return Turn(lambda: 0.0, 1, 1.0)
 
     def test(loop: SteppedLoop, listener: Listener, _failures: list[BaseException]) -> None:
         assert not poll(loop)
         (accept,) = turns
-        accept(ENDLESS)
+        assert accept(of_one()), "another peer waits"
+        assert accept(of_one())
+        assert not poll(loop)
+        assert len(turns) == 1, "it is not watched while peers wait"
+        assert not accept(of_one())
         assert not poll(loop)
         assert len(turns) == 2
         listener.close()
-        turns.pop()(ENDLESS)
+        assert not turns.pop()(ENDLESS)
         assert not poll(loop), "it is closed"
 
-    accepting(Listening(errno.EAGAIN), test, later)
+    accepting(Listening(0, 0, errno.EAGAIN), test, later)
 
 
 def poll(loop: SteppedLoop) -> bool:

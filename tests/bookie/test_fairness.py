@@ -6,6 +6,7 @@ floods by the clock, on a real bookie.
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -67,6 +68,31 @@ def test_a_known_client_does_not_wait_for_the_first_requests_of_new_connections(
         waited.append(served.turns_until(lambda: replies(honest) > number))  # noqa: B023
     assert max(waited) <= 3, waited
     served.turns_until(lambda: all(replies(peer) for peer in newcomers))
+
+
+@pytest.mark.parametrize("sent", [b"\xff" * 64, read(HELD, 0)], ids=["nonsense", "a request"])
+def test_event_loop_pauses_between_connections_that_come_and_go(served: ServedBookie, sent: bytes) -> None:
+    """A loop that never waits keeps the processor, and the process of a client may wait for it, whose reply is there."""
+    honest = served.connect("10.0.0.2")
+    honest.received += read(HELD, 0)
+    served.turns_until(lambda: replies(honest) == 1)
+    # Every look at the clock costs: the steps for a newcomer take several turns' time.
+    served.loop.look_s = 0.001
+    newcomers = [served.connect("10.0.0.9") for _ in range(20)]
+    for peer in newcomers:
+        peer.received += sent
+    closed: list[int] = []
+    for turn in range(1000):
+        served.turn()
+        for peer in newcomers:
+            if peer.sent and not peer.is_closed:
+                served.connections[peer].close()
+        if sum(peer.is_closed for peer in newcomers) > len(closed):
+            closed.append(turn)
+        if len(closed) == len(newcomers):
+            break
+    assert len(closed) == len(newcomers)
+    assert min(later - earlier for earlier, later in itertools.pairwise(closed[1:])) > 1, closed
 
 
 @pytest.mark.parametrize("flood", [name for name in REQUESTS if "poll" not in name])

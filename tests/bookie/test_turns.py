@@ -213,15 +213,63 @@ def test_connections_are_accepted_one_at_a_time_in_alternation_with_newcomers_st
     assert done == ["accepted", "step 0", "accepted", "step 1", "accepted", "step 2", "accepted", "step 3"]
 
 
-def accepting_all(done: list[str]) -> Callable[[Turn], None]:
-    """Return a callback that accepts connections until its turn is over."""
+def accepting_all(done: list[str], waiting: int = 1 << 30) -> Callable[[Turn], bool]:
+    """Return a callback that accepts `waiting` connections, in each turn until it is over."""
 
-    def accept(turn: Turn) -> None:
-        while not turn.is_over:
+    def accept(turn: Turn) -> bool:
+        while not turn.is_over and done.count("accepted") < waiting:
             done.append("accepted")
             turn.spend()
+        return done.count("accepted") < waiting
 
     return accept
+
+
+def test_connections_are_accepted_until_none_waits_without_being_reported_again(loop: Loop) -> None:
+    """The report of a socket is a turn of the event loop, which would end the pause after each step."""
+    turns = Turns(loop.call_later, lambda: loop.now)
+    turns.note("prompt")
+    done: list[str] = []
+    turns.accept("listener", accepting_all(done, waiting=3), lambda: done.append("unwatched"))
+    for _ in range(4):
+        loop.turn()
+    assert done == ["unwatched", *3 * ["accepted"]]
+    assert loop.is_idle
+    turns.accept("listener", accepting_all(done, waiting=4), lambda: done.append("unwatched"))
+    loop.turn()
+    assert done[4:] == ["unwatched", "accepted"]
+    assert loop.is_idle
+
+
+def test_connections_that_wait_are_accepted_together_when_no_client_is_prompt_any_more(loop: Loop) -> None:
+    turns = Turns(loop.call_later, lambda: loop.now)
+    turns.note("prompt")
+    done: list[str] = []
+    turns.accept("listener", accepting_all(done, waiting=50), lambda: None)
+    loop.turn()
+    assert len(done) == 1
+    loop.now = TurnLimits().shared_seconds
+    loop.turn()
+    assert len(done) == 50
+
+
+def test_error_of_accepting_does_not_leave_the_others_waiting(loop: Loop) -> None:
+    turns = Turns(loop.call_later, lambda: loop.now)
+    turns.note("prompt")
+    done: list[str] = []
+
+    def accept(turn: Turn) -> bool:
+        done.append("tried")
+        if len(done) == 1:
+            raise ValueError("planted")
+        return False
+
+    turns.accept("listener", accept, lambda: None)
+    with pytest.raises(ValueError, match="planted"):
+        loop.turn()
+    for _ in range(3):
+        loop.turn()
+    assert done == ["tried"] * 2
 
 
 def test_connections_are_accepted_in_each_turn_where_no_newcomer_waits_and_freely_where_no_client_is_prompt(
@@ -230,12 +278,17 @@ def test_connections_are_accepted_in_each_turn_where_no_newcomer_waits_and_freel
     turns = Turns(loop.call_later, lambda: loop.now, LONG)
     given: list[Turn] = []
     waits: list[int] = []
-    turns.accept("listener", given.append, lambda: waits.append(len(given)))
+
+    def accept(turn: Turn) -> bool:
+        given.append(turn)
+        return False
+
+    turns.accept("listener", accept, lambda: waits.append(len(given)))
     assert how_long(loop, given.pop()) == 4.0
     assert not waits
     turns.note("prompt")
     for _ in range(3):
-        turns.accept("listener", given.append, lambda: waits.append(len(given)))
+        turns.accept("listener", accept, lambda: waits.append(len(given)))
         assert not given, "sockets that are ready come first"
         loop.turn()
         turn = given.pop()
@@ -245,7 +298,7 @@ def test_connections_are_accepted_in_each_turn_where_no_newcomer_waits_and_freel
     # A newcomer after them does not wait for one more.
     done: list[str] = []
     turns.go_on_with_newcomer("10.0.0.9", serving(loop, done)("step"))
-    turns.accept("listener", given.append, lambda: None)
+    turns.accept("listener", accept, lambda: None)
     loop.turn()
     assert (done, given) == (["step"], [])
 
@@ -294,6 +347,10 @@ def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_m
     turns.close("left", lambda: None)
     assert [share(), share()] == [0.25, 0.25]
     assert share() > 0.9, "no connection was closed to make room for 2 seconds"
+    turns.note_end(age_s=2.0)
+    assert [share(), share()] == [0.25, 0.25], "connections come and go"
+    turns.note_end(age_s=2.1)
+    assert share() > 0.9, "it was no newcomer any more"
     turns.close("left", lambda: None)
     loop.now += 1.9
     assert share(honest_is_served=False) > 0.9, "no client is served as its requests come"

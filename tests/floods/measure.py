@@ -7,6 +7,7 @@ and the median round counts: the machine may be shared.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import statistics
@@ -34,6 +35,7 @@ RECEIVED_BYTES, REPLY_BYTES = 128 * 1024 * 1024, 256 * 1024 * 1024
 _BESIDE_BUDGETS_BYTES = 64 * 1024 * 1024
 """What a flood may take beside the named budgets: connections, index pages, what the allocator keeps."""
 _FILES_MAX = 65_536
+_GROUP = Path("/proc/self/autogroup")
 _AHEAD_S = 1.0
 """A flood is under way for this long before anything is measured."""
 
@@ -60,6 +62,7 @@ FLOODS: dict[str, Flood] = {
     "lists of a sparse ledger": Flood("V3 lists of a sparse ledger", count=1000),
     "fences of unknown ledgers": Flood("V2 fences of unknown ledgers", connections=2, count=100_000, repeats=False),
     "malformed frames": Flood(MALFORMED, connections=4),
+    "2,000 connections with malformed frames": Flood(MALFORMED, connections=2000),
     "2,000 connections without a handshake": Flood("START_TLS and no handshake", connections=2000, repeats=False),
     "2,000 half TLS handshakes": Flood("half TLS handshakes", connections=2000, repeats=False),
     "2,000 connections without a login": Flood("", connections=2000, demands_login=True),
@@ -153,6 +156,7 @@ def _measure_on_one(
         client = held.enter_context(child(honest, port, demands_login))
         target = held.enter_context(child(sink))
         if goes_first:
+            held.enter_context(_session_first())
             for pid in (bookie.pid, client.pid, target.pid):
                 _go_first(pid)
         _p99(client, seconds)
@@ -207,6 +211,26 @@ def _go_first(pid: int) -> None:
     """
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.setpriority(os.PRIO_PROCESS, int(thread.name), -20)
+
+
+@contextlib.contextmanager
+def _session_first() -> Iterator[None]:
+    """Have this session scheduled before others: where Linux groups processes by session, it compares their nice
+    values only within one.
+
+    Raises:
+        PermissionError: it takes a right that this process lacks.
+    """
+    group = _GROUP.read_text() if _GROUP.exists() else ""
+    if not group:
+        yield
+        return
+    before = group.split()[-1]
+    _GROUP.write_text("-20")
+    try:
+        yield
+    finally:
+        _GROUP.write_text(before)
 
 
 def _beside(

@@ -22,6 +22,7 @@ from bookie_service.network.connection import WINDOW_BYTES
 from bookie_service.network.tls_records import HEADER_BYTES
 from bookie_service.network.tls_socket import HANDSHAKE_BYTES_MAX, RECORDS_MAX, TlsFailure, TlsSocket
 from tests.security.certificates import Authority
+from tests.security.key_updates import SUITE, KeyUpdates
 from tests.security.tls_serving import is_closed, listener, serving, trusting
 
 LARGE_RECORDS = 6
@@ -32,7 +33,8 @@ SPACE = memoryview(bytearray(WINDOW_BYTES))
 class Ends:
     """A connected pair of sockets: the bookie's end inside TLS, and a client that makes each record as it wants."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key_log: Path | None = None) -> None:
+        """`key_log`: where the client's secrets are written; None: nowhere."""
         authority = Authority(folder)
         key, chain = authority.issue("bookie").pem()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -42,7 +44,10 @@ class Ends:
         for end in (self.client, self._accepted):
             end.setblocking(False)
         self._to_client, self._to_bookie = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = trusting(authority).wrap_bio(self._to_client, self._to_bookie, server_hostname="localhost")
+        trusted = trusting(authority)
+        if key_log is not None:
+            trusted.keylog_filename = str(key_log)
+        self._tls = trusted.wrap_bio(self._to_client, self._to_bookie, server_hostname="localhost")
         loop = asyncio.get_running_loop()
         self.bookie = TlsSocket(self._accepted, lambda: context, b"", loop, lambda: None)
         while not self.bookie.is_secured:
@@ -53,6 +58,19 @@ class Ends:
                 self.bookie.recv_into(SPACE)
             with contextlib.suppress(BlockingIOError):
                 self._to_client.write(self.client.recv(65536))
+
+    @property
+    def suite(self) -> str:
+        """The cipher suite of the connection."""
+        chosen = self._tls.cipher()
+        assert chosen is not None
+        return chosen[0]
+
+    def take_answers(self) -> None:
+        """Read what the bookie sent, and throw it away."""
+        with contextlib.suppress(BlockingIOError):
+            while self.client.recv(65536):
+                pass
 
     def records(self, *payloads: bytes) -> bytes:
         """Return a record for each payload."""
@@ -81,9 +99,9 @@ class Ends:
         self.client.close()
 
 
-def with_ends(folder: Path, check: Callable[[Ends], Awaitable[None]]) -> None:
+def with_ends(folder: Path, check: Callable[[Ends], Awaitable[None]], key_log: Path | None = None) -> None:
     async def run() -> None:
-        ends = Ends(folder)
+        ends = Ends(folder, key_log)
         with contextlib.closing(ends):
             await check(ends)
 
@@ -157,6 +175,31 @@ def test_client_may_begin_its_handshake_with_records_of_one_byte_up_to_the_limit
             with contextlib.suppress(ConnectionError):
                 peer.send(in_small_records(bytes((1, 1, 0, 0)) + bytes(HANDSHAKE_BYTES_MAX)))
             assert is_closed(peer.socket)
+
+
+@pytest.mark.parametrize("reads_answers", [True, False])
+def test_key_updates_end_a_connection_whose_peer_does_not_read_their_answers(
+    tmp_path: Path, reads_answers: bool
+) -> None:
+    """Each may demand an answer of the bookie (RFC 8446, 4.6.3), which would hold them all for such a peer."""
+    key_log = tmp_path / "secrets"
+    many = 12_000
+    """Their answers, of 27 bytes each, are more than what the socket and the bookie hold."""
+
+    async def check(ends: Ends) -> None:
+        assert ends.suite == SUITE
+        updates = KeyUpdates(key_log)
+        for _ in range(many // RECORDS_MAX):
+            ends.send(b"".join(updates.next() for _ in range(RECORDS_MAX)))
+            assert ends.received() == []
+            if reads_answers:
+                ends.take_answers()
+
+    if reads_answers:
+        with_ends(tmp_path, check, key_log)
+    else:
+        with pytest.raises(TlsFailure, match="it demands key updates, and reads nothing"):
+            with_ends(tmp_path, check, key_log)
 
 
 class Collector(asyncio.BufferedProtocol):
