@@ -13,7 +13,7 @@ nevertheless.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -85,10 +85,13 @@ class DeletionProofs:
             again = self._missing.proven_before(now_s)
         return await self._apart(ledger_id_sets.common, proven, again)
 
+    def forget(self, ledger_ids: Sequence[int]) -> None:
+        """Forget ledgers, ascending, that were dropped: their proofs do not hold for later ones with these ids."""
+        self._missing.forget(np.array(ledger_ids, np.int64))
+
     async def _round(self, pace: Callable[[], Awaitable[None]], now_s: float) -> np.ndarray:
         own = await self._apart(self._index.ledger_ids)
         if not len(own):
-            self._missing.note(own, now_s)
             return own
         await self._metadata_view.catch_up()
         unlisted = gc_policy.UnlistedLedgers(own)

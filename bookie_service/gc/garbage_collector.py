@@ -321,6 +321,7 @@ class GarbageCollector:
                 dropped.append(each)
                 self._callbacks.on_dropped(each)
         report.dropped_ledgers += len(dropped)
+        await self._apart(self._proofs.forget, dropped)
         await self._apart(self._store.sync_dropped, dropped)
         await self._apart(self._store.limbo.end, dropped)
         if len(dropped) < len(ledger_ids):

@@ -251,6 +251,19 @@ def test_flush_that_only_makes_room_moves_no_mark() -> None:
     assert steps.done == ["flush"]
 
 
+def test_flush_that_a_late_disk_kept_from_the_index_moves_no_mark() -> None:
+    """The flush itself tells it, when it ends: the journal must keep what the index may not have."""
+
+    class Late(Steps):
+        def write_flush(self, flush: Any) -> None:
+            super().write_flush(flush)
+            flush.advances_checkpoint = False
+
+    steps = Late()
+    carry_out(checkpoint(advances_checkpoint=True), steps, steps, [steps, steps])  # type: ignore[arg-type]
+    assert steps.done == ["flush"]
+
+
 def test_nothing_is_flushed_when_a_journal_failed() -> None:
     steps = Steps()
     with pytest.raises(JournalFailed) as failed:

@@ -207,6 +207,16 @@ def test_quiet_journal_writes_one_marker_and_a_busy_one_none() -> None:
     assert bench.loop.has_timers
 
 
+def test_records_that_were_committed_at_once_get_a_marker_when_the_journal_is_quiet() -> None:
+    """Without it, damage to the last record would look like a write that a crash interrupted."""
+    bench = Bench()
+    assert bench.thread.commit([record()]) == 1
+    end = bench.thread._journal.end
+    bench.loop.pass_time()
+    assert bench.group() == [("durable", 1)]
+    assert bench.thread._journal.end > end
+
+
 def test_deferred_records_are_synced_in_a_while_though_others_keep_coming() -> None:
     bench = Bench()
     bench.submit(deferred=True)
@@ -221,6 +231,29 @@ def test_deferred_records_are_synced_in_a_while_though_others_keep_coming() -> N
     bench.turn()
     bench.loop.pass_time()
     assert bench.thread.is_idle, "everything deferred is durable already"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_group_is_synced_for_any_record_in_it_that_is_not_deferred(inline: bool) -> None:
+    """Also if it comes first: it must not be acknowledged from the page cache."""
+    for deferred in ((False, True), (True, False), (True, False, True)):
+        bench = Bench()
+        if not inline:
+            bench.thread._syncs_ns.extend([INLINE_SYNC_NS_MAX + 1] * INLINE_SYNCS)
+        for each in deferred:
+            bench.submit(deferred=each)
+        assert (bench.turn() if inline else bench.group(), bench.syncs) == ([("durable", len(deferred))], 1)
+
+
+def test_force_holds_though_a_deferred_record_follows_it_in_its_group() -> None:
+    bench = Bench()
+    bench.sync_ns = 5
+    bench.submit(deferred=True)
+    bench.thread.force()
+    bench.submit(deferred=True)
+    assert (bench.turn(), bench.syncs) == ([("durable", 3)], 1)
+    _, _, _, synced_ns, *_ = bench.thread.group_times[-1]
+    assert synced_ns == 0, "it is the force that was synced, and not the group of deferred records"
 
 
 def test_marker_makes_everything_deferred_durable_so_that_no_force_follows() -> None:
@@ -263,6 +296,16 @@ def test_patient_records_share_the_sync_of_an_ordinary_one() -> None:
     assert (bench.turn(), bench.syncs) == ([("durable", 5)], 2), "an ordinary one came before it in this turn"
 
 
+def test_patient_record_is_not_committed_before_the_records_that_the_thread_has() -> None:
+    """A number that is reported says that all before it is durable, too."""
+    bench = Bench()
+    bench.submit()
+    bench.submit(INLINE_BYTES_MAX + 1)
+    bench.submit(is_patient=True)
+    assert bench.turn() == []
+    assert bench.group() == [("durable", 3)]
+
+
 def test_patient_records_that_stay_alone_are_left_to_the_thread_after_their_time() -> None:
     """The event loop does not wait for the disk because of them: the next read of a recovery must not wait."""
     bench = Bench()
@@ -294,6 +337,13 @@ def test_patient_records_wait_neither_for_more_than_a_small_group_nor_for_a_forc
     assert bench.turn() == [("durable", 5)]
 
 
+def test_patient_records_wait_no_longer_than_a_group_may() -> None:
+    bench = Bench(FlushLimits(age_ns_max=1000, patience_ns=HOUR_NS))
+    bench.submit(is_patient=True)
+    bench.loop.pass_time(1e-6)
+    assert bench.group() == [("durable", 1)]
+
+
 def test_patient_records_wait_as_others_where_every_group_waits_for_its_age() -> None:
     bench = Bench(FlushLimits(flush_when_idle=False, age_ns_max=0))
     bench.submit(is_patient=True)
@@ -313,6 +363,23 @@ def test_failure_reaches_every_mark_that_waits_and_every_later_one() -> None:
     bench.disk.fault = None
     assert [mark.exception() for mark in (*marks, bench.thread.take_mark())] == [failure] * 3
     assert bench.reports == []
+
+
+def test_mark_that_is_asked_for_after_a_journal_could_not_be_closed_gets_the_reason() -> None:
+    """A checkpoint would wait for it for ever."""
+    bench = Bench()
+    bench.submit()
+    bench.turn()
+    bench.thread.stop()
+    bench.disk.fault = lambda operation, path: (
+        OSError(errno.EIO, "Input/output error", path) if operation == "truncate" else None
+    )
+    assert not bench.thread.run_group()
+    bench.turn()
+    (failure,) = bench.failures
+    mark = bench.thread.take_mark()
+    assert mark.done()
+    assert mark.exception() is failure
 
 
 def test_stopped_journal_makes_everything_durable_and_ends() -> None:

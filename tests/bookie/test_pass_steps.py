@@ -174,6 +174,28 @@ def test_ledger_that_existed_again_needs_two_new_proofs(tmp_path: Path) -> None:
     with_collector(bench, OFTEN, test)
 
 
+@pytest.mark.parametrize("passes_between", [0, 1])
+def test_ledger_that_comes_back_under_the_id_of_a_dropped_one_needs_two_new_proofs(
+    tmp_path: Path, passes_between: int
+) -> None:
+    """B8: both proofs must be of the ledger that is here now. The one that was proven before is gone."""
+    bench = Bench(tmp_path)
+
+    async def test(gc: BenchCollector) -> None:
+        async def dropped() -> int:
+            gc.now_s += OFTEN.interval_s
+            return (await gc.collector.run_pass(is_forced=False)).dropped_ledgers
+
+        for _ in range(2):
+            bench.put(1, range(3))
+            bench.flush()
+            bench.delete(1)
+            assert [await dropped() for _ in range(2)] == [0, 1]
+            assert [await dropped() for _ in range(passes_between)] == [0] * passes_between
+
+    with_collector(bench, OFTEN, test)
+
+
 class TimedCluster(FakeCluster):
     """Notes when the metadata of ledgers are read, by the event loop's clock."""
 

@@ -182,6 +182,16 @@ def test_ledger_that_began_after_an_earlier_turn_looked_for_it_is_found(twin: Bo
     assert [status for *_, status in answers(peer)][3:] == [Status.ENOLEDGER, Status.EOK]
 
 
+def test_ledger_in_limbo_among_unknown_ones_is_not_certainly_absent(twin: BookieTwin) -> None:
+    """B2, P29: the bookie may have lost all that it knew of it. V2 has no status for that but an error."""
+    twin.store.limbo.begin([UNKNOWN + 3])
+    bench, peer = Bench(twin), Peer()
+    bench.reads.enqueue(v2_reads(peer, *((UNKNOWN + number, 0) for number in range(6))))
+    assert [status for *_, status in answers(peer)] == [
+        Status.EIO if number == 3 else Status.ENOLEDGER for number in range(6)
+    ]
+
+
 def test_absent_ledgers_are_looked_up_several_at_once(twin: BookieTwin) -> None:
     looks: list[int] = []
 

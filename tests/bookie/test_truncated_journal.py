@@ -92,6 +92,18 @@ def test_file_that_followed_another_refuses_without_a_mark_in_it(tmp_path: Path)
         replayed(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"", bytes(4096)], ids=["empty", "zeros"])
+def test_file_that_the_mark_is_in_was_begun_once_though_nothing_of_it_is_left(tmp_path: Path, content: bytes) -> None:
+    """A file without a header is taken for one that a crash kept from being begun. This one held records."""
+    journal = open_journal(tmp_path)
+    mark = journal.end
+    write(journal, 2)
+    path_of(tmp_path).write_bytes(content)
+    with pytest.raises(StorageDamaged, match="the file header is unreadable"):
+        replayed(tmp_path, mark)
+    assert path_of(tmp_path).exists()
+
+
 def test_reused_file_keeps_its_length(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, options=replace(ALIGNED, file_bytes_max=2000, reuse_files=True))
     write(journal, 8)

@@ -16,6 +16,7 @@ from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.io.closed_directories import OpenDirectories
 from bookie_service.storage.io.files import is_disk_failure
+from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -108,6 +109,16 @@ CALLS: dict[str, Callable[[OpenDirectories, str], Any]] = {
 }
 
 
+AT_A_START: dict[str, Callable[[OpenDirectories, str], Any]] = {
+    "block_bytes": lambda files, path: files.block_bytes(os.path.dirname(path)),
+    "lock": lambda files, path: files.lock(os.path.dirname(path)),
+    "open_key_values": lambda files, path: files.open_key_values(path, KeyValueOptions()),
+    "other_owner": lambda files, path: files.other_owner(os.path.dirname(path)),
+    "protect": lambda files, path: files.protect(os.path.dirname(path)),
+}
+"""Calls at the start or by a command, when all directories were looked at."""
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_call_below_a_vanished_directory_fails_as_on_a_disk_that_is_gone(tmp_path: Path, name: str) -> None:
     """B2: a file that is not found there may exist."""
@@ -125,12 +136,22 @@ def test_call_below_a_vanished_directory_fails_as_on_a_disk_that_is_gone(tmp_pat
         files.open(str(tmp_path / "other"))
 
 
+@pytest.mark.parametrize("name", [*CALLS, *AT_A_START])
+def test_call_below_a_closed_directory_fails_though_its_disk_works_again(tmp_path: Path, name: str) -> None:
+    """The bookie could neither lock it nor check whose it is: another process may have it by now."""
+    closed = tmp_path / "a"
+    (closed / "current").mkdir(parents=True)
+    files = OpenDirectories([str(closed)], ledger_directories=[layout.current(str(closed))])
+    with pytest.raises(OSError, match="could not be read at the start"):
+        {**CALLS, **AT_A_START}[name](files, str(closed / "current" / "x"))
+    assert os.listdir(closed / "current") == []
+
+
 def test_every_call_that_takes_a_path_is_among_them() -> None:
     taking_a_path = {
         name
         for name, method in inspect.getmembers(OpenDirectories, inspect.isfunction)
         if not name.startswith("_") and {"path", "directory", "old"} & inspect.signature(method).parameters.keys()
     }
-    # These are called at the start or by a command, when all directories were looked at, or ask nothing of a disk.
-    others = {"block_bytes", "is_closed", "lock", "open_key_values", "other_owner", "protect"}
-    assert taking_a_path - CALLS.keys() == others
+    # The last one asks nothing of a disk.
+    assert taking_a_path - CALLS.keys() == {*AT_A_START, "is_closed"}

@@ -123,6 +123,22 @@ def test_a3_an_owner_that_leaves_the_lost_bookie_at_the_last_moment_is_not_fence
     assert outcome(repair.on_metadata_conflict(opened((0, "adc")), 4)) is Outcome.OPEN
 
 
+def test_a3_a_claim_that_another_change_of_the_metadata_met_is_made_again_at_once() -> None:
+    """The last fragment is the same, so its owner has not replaced the lost bookie: the grace period is over."""
+    repair = core(opened((0, "bcd"), (5, "abc")), alive="bcd", may_recover=True)
+    only(repair.start())
+    current = opened((0, "ecd"), (5, "abc"))
+    assert only(repair.on_metadata_conflict(current, 4)) == WriteMetadata(
+        replace(current, state=LedgerState.IN_RECOVERY), 4
+    )
+
+
+def test_a3_a_bookie_that_was_not_reported_is_not_a_reason_to_fence_a_ledger() -> None:
+    """It may be stopped for maintenance, and an operator has another one moved."""
+    repair = core(opened((0, "xbc")), lost="a", alive="bcd", may_recover=True)
+    assert outcome(repair.start()) is Outcome.COMPLETE
+
+
 def test_a3_a_bookie_that_serves_and_does_not_answer_us_is_not_a_reason_to_fence_a_ledger() -> None:
     repair = core(opened((0, "abc"), (5, "abd")), alive="abcde", may_recover=True)
     look = only(repair.start())
@@ -161,6 +177,22 @@ def test_every_bookie_of_a_recovered_fragment_gets_its_missing_entries() -> None
     assert looked == [(10, 0), (10, 1), (10, 2)]
     assert [(copy.slot, copy.target, copy.missing.tolist()) for copy in only(todo).copies] == [(0, "d", [12, 13])]
     assert outcome(repair.on_copied()) is Outcome.COMPLETE
+
+
+def test_every_fragment_that_a_recovery_made_of_the_last_one_is_checked() -> None:
+    """It may have replaced a bookie in the middle of it: the entries before that have Qa copies, too."""
+    repair = claimed(opened((0, "bcd"), (10, "abc")), alive="bcd")
+    todo = repair.on_recovered(closed((0, "bcd"), (10, "abc"), (15, "dbc"), last_entry=19), 5)
+    looked = []
+    while isinstance(only(todo), InspectCopies):
+        look = only(todo)
+        looked.append((look.fragment.first_entry, look.slot))
+        todo = repair.on_inspected(look, np.empty(0, np.int64))
+        if isinstance(only(todo), CopyEntries):
+            assert [(copy.slot, copy.target) for copy in only(todo).copies] == [(0, "d")]
+            todo = repair.on_metadata_written(only(repair.on_copied()).metadata, 6)
+    assert looked == [(10, 1), (10, 2), (10, 0), (15, 0), (15, 1), (15, 2)]
+    assert outcome(todo) is Outcome.COMPLETE
 
 
 def test_open_ledger_whose_last_fragment_names_no_lost_bookie_is_complete_and_never_fenced() -> None:
@@ -376,6 +408,12 @@ def test_leaving_bookie_is_never_a_target_even_if_it_is_writable() -> None:
     todo = only(leaving.on_copy_failed("d", ERROR))
     assert isinstance(todo, Ended)
     assert isinstance(todo.error, NotEnoughBookies)
+
+
+def test_bookie_that_leaves_gets_no_copies_of_another_one() -> None:
+    for seed in range(20):
+        leaving = core(closed((0, "abc")), lost="a", alive="abcde", writable="bcde", leaving="ad", random=Random(seed))
+        assert only(leaving.start()).copies[0].target == "e"
 
 
 def test_other_bookies_are_left_alone_when_one_leaves() -> None:
