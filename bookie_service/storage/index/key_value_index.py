@@ -170,12 +170,14 @@ class KeyValueIndex(KeyValueView):
         disks: DiskWork | None = None,
         name: str = index_format.DIRECTORY_NAME,
         commits_before: int = 0,
+        may_be_new: bool = True,
     ) -> None:
         """Open the store, or create it.
 
         `directory`: the `current` directory that contains the store, under `name`.
         `disks`: syncs the store; None: the caller's thread does.
         `commits_before`: how many commits the store had that this one will replace.
+        `may_be_new`: there may be no store yet; False: there are entries, so a store that is missing is lost.
 
         Raises:
             StorageDamaged: the store is damaged, or has lost durable data.
@@ -185,7 +187,7 @@ class KeyValueIndex(KeyValueView):
         path = os.path.join(directory, name)
         reached = _commit_reached(files, self._commit_path)
         if not files.is_directory(path):
-            if reached:
+            if reached or not may_be_new:
                 raise StorageDamaged(f"{path}: the key-value store is missing; {_REMEDY}")
             files.make_directory(path)
         # A process that was killed may have created it without making its name durable.
