@@ -47,6 +47,7 @@ def _remove(index: KeyValueIndex, ledger_ids: Sequence[int]) -> None:
     for ledger_id in ledger_ids:
         index.remove(ledger_id)
     index.sync_removed(ledger_ids)
+    index.forget_removed(ledger_ids)
 
 
 def _left_marks(directory: Path) -> int:

@@ -322,13 +322,16 @@ class KeyValueIndex(KeyValueView):
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         if not ledger_ids:
             return
+        ended = self._disks.run({_DISK: self._key_values.sync})[_DISK]
         try:
-            self._key_values.sync()
+            if ended.done():
+                ended.result()
         except OSError as error:
-            # A crash would restore the ledgers, and the next pass would drop them again.
             if not is_out_of_space(error):
                 raise
-            return
+        # Without space, or if the disk is late, a crash would restore the ledgers. The next pass would drop them again.
+
+    def forget_removed(self, ledger_ids: Collection[int]) -> None:
         for first, last in _removed_runs(ledger_ids):
             ranges = [(index_format.header_key(first), index_format.header_key(last + 1))]
             ranges.append((index_format.blocks_of(first)[0], index_format.blocks_of(last)[1]))
