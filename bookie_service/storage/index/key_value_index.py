@@ -199,8 +199,8 @@ class KeyValueIndex(KeyValueView):
         self._syncing: Future[None] | None = None
         """The sync that was begun last, until its result was taken; None: there is none."""
         self._newer_bytes_max = options.write_buffer_bytes // 2
-        """How much may be written during a sync. With more, the store and all readers would wait for the disk.
-        Constant."""
+        """How much may be written until a sync begins, and again during the sync. With more, the store would write its
+        memory out itself. Constant."""
         self._newer_bytes = 0
         """How much was written since the last sync began. Changed by `hold` and `sync`."""
         try:
@@ -243,7 +243,6 @@ class KeyValueIndex(KeyValueView):
 
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         updates = list(updates)
-        self._is_clean = self._is_clean and not updates
         blocks = (block for update in updates for block in _blocks(update))
         headers = (
             (index_format.header_key(update.ledger_id), index_format.encode_header(update.header))
@@ -256,11 +255,26 @@ class KeyValueIndex(KeyValueView):
             self._put(self._merged(some_blocks))
 
     def _put(self, puts: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write keys and values to the store's memory. If there are too many during a sync, wait for its end."""
-        self._newer_bytes += sum(len(key) + len(value) for key, value in puts)
-        if self._newer_bytes > self._newer_bytes_max and self._syncing is not None:
-            self._disks.wait_for_any([_DISK])
+        """Write keys and values to the store's memory, after making room there."""
+        size = sum(len(key) + len(value) for key, value in puts)
+        if self._newer_bytes and self._newer_bytes + size > self._newer_bytes_max:
+            self._make_room()
+        self._newer_bytes += size
+        self._is_clean = False
         self._key_values.write(puts)
+
+    def _make_room(self) -> None:
+        """Begin a sync, before the memory of the store is full. If an earlier one goes on, wait for its end.
+
+        A store that writes full memory out itself makes the next writes, and with them all readers, wait for its disk.
+
+        Raises:
+            OSError: the earlier sync failed.
+        """
+        if self._syncing is not None:
+            self._disks.wait_for_any([_DISK])
+            self._end_sync()
+        self._begin_sync()
 
     def sync(self, names_are_durable: bool = True) -> None:
         """Make everything that was held durable.
@@ -273,10 +287,14 @@ class KeyValueIndex(KeyValueView):
         # Whatever a process left that was killed: the contents of an opened store are durable.
         if self._is_clean:
             return
+        self._begin_sync()
+        self._end_sync()
+
+    def _begin_sync(self) -> None:
+        """Begin to make everything that was held durable. Return when it is durable, or the disk is late."""
         self._commit_number += 1
         self._newer_bytes = 0
         self._syncing = self._disks.run({_DISK: partial(self._commit, self._commit_number)})[_DISK]
-        self._end_sync()
 
     def _commit(self, number: int) -> None:
         """Make the store durable, with the number of the commit. On the thread of its disk."""
