@@ -9,9 +9,10 @@ import pytest
 
 from benchmarks import ledger_directories
 from benchmarks.ledger_directories import ModelledDisk, ModelledFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
 
 
-@pytest.mark.parametrize("words", [[], ["--plain"]])
+@pytest.mark.parametrize("words", [[], ["--plain"], ["--storage", "DbLedgerStorage", "--entry-bytes", "1024"]])
 def test_table_has_a_line_for_each_number_of_directories(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     ledger_directories.main(["--rounds", "1", "--mib", "4", "--sync-ms", "0", "--mib-per-s", "10000", *words])
     lines = capsys.readouterr().out.splitlines()
@@ -40,3 +41,18 @@ def test_modelled_disk_takes_the_time_of_what_was_written_since_the_last_sync(
         file.close()
     files.sync_directory(f"{tmp_path}/disk/")
     assert waited == [1.0, 0.5, 0.5]
+
+
+def test_modelled_disk_takes_the_time_of_a_key_value_store_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    files = ModelledFiles({f"{tmp_path}/disk/": ModelledDisk(0.5, 1000)})
+    for name in ("disk", "other"):
+        (tmp_path / name / "store").mkdir(parents=True)
+        store = files.open_key_values(f"{tmp_path}/{name}/store", KeyValueOptions())
+        store.write([(b"k" * 50, b"v" * 450)])
+        store.sync()
+        store.close()
+    assert waited == [1.0, 0.5]

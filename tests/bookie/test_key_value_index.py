@@ -21,6 +21,7 @@ from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.late_directories import LateInTurn
 from tests.bookie.stalling_files import StallingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -47,6 +48,7 @@ def _remove(index: KeyValueIndex, ledger_ids: Sequence[int]) -> None:
     for ledger_id in ledger_ids:
         index.remove(ledger_id)
     index.sync_removed(ledger_ids)
+    index.forget_removed(ledger_ids)
 
 
 def _left_marks(directory: Path) -> int:
@@ -234,6 +236,54 @@ def test_no_more_is_held_during_a_late_sync_than_the_memory_of_the_store_takes(t
     index.sync()
     assert index.is_clean
     assert index.has(2999)
+    index.close()
+
+
+def test_store_is_made_durable_before_its_memory_is_full_also_without_a_sync(tmp_path: Path) -> None:
+    """A store whose memory is full waits for its disk, and Python with it."""
+    buffer_bytes = 1 << 17
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions(write_buffer_bytes=buffer_bytes))
+    one = np.ones(1, np.int64)
+    commits = []
+    for ledger_id in range(3000):
+        index.hold([LedgerUpdate(ledger_id, LedgerHeader(ledger_id, 1, False, bytes(20)), one - 1, one)])
+        assert not index.is_clean
+        path = tmp_path / index_format.COMMIT_NAME
+        commits.append(index_format.decode_commit(path.read_bytes()) if path.exists() else 0)
+    ledgers_of_a_commit = np.bincount(np.array(commits))
+    assert len(ledgers_of_a_commit) > 3
+    row_bytes = 9 + len(index_format.encode_header(LedgerHeader(0, 1, False, bytes(20)))) + 17 + 8
+    assert ledgers_of_a_commit.max() <= buffer_bytes // 2 // row_bytes
+    index.sync()
+    assert index.is_clean
+    assert index_format.decode_commit(path.read_bytes()) == commits[-1] + 1
+    index.close()
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions())
+    assert index.ledger_ids().tolist() == list(range(3000))
+    index.close()
+
+
+def test_sync_that_fails_before_memory_is_full_is_an_error_of_what_is_held_next_and_can_be_repeated(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles()
+    index = KeyValueIndex(files, str(tmp_path), KeyValueOptions(write_buffer_bytes=1 << 17))
+    one = np.ones(1, np.int64)
+
+    def hold_all() -> None:
+        for each in range(3000):
+            index.hold([LedgerUpdate(each, LedgerHeader(each, 1, False, bytes(20)), one - 1, one)])
+
+    files.code = errno.ENOSPC
+    files.fault = lambda operation, path: index_format.COMMIT_NAME in path
+    with pytest.raises(OSError, match="No space left"):
+        hold_all()
+    assert not index.is_clean
+    files.fault = None
+    hold_all()
+    index.sync()
+    assert index.is_clean
+    assert index.ledger_ids().tolist() == list(range(3000))
     index.close()
 
 

@@ -157,6 +157,28 @@ def test_key_value_store_that_is_gone_is_never_taken_for_an_empty_one(tmp_path: 
         open_store(tmp_path, StorageClass.DB)
 
 
+@pytest.mark.parametrize("directories", [1, 2])
+def test_key_value_store_that_is_gone_with_its_commit_is_missed_by_the_entry_logs(
+    tmp_path: Path, directories: int
+) -> None:
+    """An empty one in its place would deny what was acknowledged, and garbage collection would remove all logs."""
+    paths = [tmp_path / f"ledgers{number}" for number in range(directories)]
+    for path in paths:
+        path.mkdir()
+    options = StoreOptions(StorageClass.DB, cache_half_bytes=8192)
+    store = open_ledger_storage(LocalFiles(), list(map(str, paths)), options)
+    # Only in the log of the last directory.
+    put(store, directories - 1, {0: item(directories - 1, 0, 2)})
+    flush(store)
+    store.close()
+    shutil.rmtree(paths[0] / "positions")
+    (paths[0] / "positions.commit").unlink()
+    for _ in range(2):
+        with pytest.raises(StorageDamaged, match="positions: the key-value store is missing"):
+            open_ledger_storage(LocalFiles(), list(map(str, paths)), options)
+        assert not (paths[0] / "positions").exists()
+
+
 def test_key_value_store_of_yesterday_is_refused(tmp_path: Path) -> None:
     filled_db(tmp_path)
     shutil.copytree(tmp_path / "positions", tmp_path / "copy")

@@ -49,6 +49,9 @@ class LateDisks(InTurn):
             self._finish(place)
         return place in self._late
 
+    def is_any_busy(self) -> bool:
+        return bool(self._late)
+
     def wait_for_any(self, places: Collection[int]) -> None:
         self._finish(min(places))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from bkspark.wire import v2
 from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.journal.journal_thread import INLINE_SYNC_NS_MAX
@@ -32,6 +33,9 @@ _AUDIT_SHARE = 0.05
 """Part of the operation boundaries at which the living bookie is read, too."""
 _DEPTH_MAX = 2
 """So many threads may be in the middle of something while another goes on."""
+_FULL_BUFFER_BYTES = 600
+"""A flush puts more into a key-value store than its memory takes. No random number decides that: it would change the
+scripts of all seeds."""
 _ENTRY_COST_BYTES = 1000
 """More than what an entry takes in a write cache beside its payload, a new ledger included."""
 
@@ -60,6 +64,9 @@ def random_setup(
                 reserves=random.random() < 0.5,
             ),
             open_files_max=random.choice((2, 4, 100)),
+            key_values=KeyValueOptions(write_buffer_bytes=_FULL_BUFFER_BYTES)
+            if half_bytes == 6144
+            else KeyValueOptions(),
             pages=PageOptions(
                 page_bytes=random.choice((16, 64, 8192)),
                 pages_max=random.choice((1, 100)),

@@ -170,12 +170,14 @@ class KeyValueIndex(KeyValueView):
         disks: DiskWork | None = None,
         name: str = index_format.DIRECTORY_NAME,
         commits_before: int = 0,
+        may_be_new: bool = True,
     ) -> None:
         """Open the store, or create it.
 
         `directory`: the `current` directory that contains the store, under `name`.
         `disks`: syncs the store; None: the caller's thread does.
         `commits_before`: how many commits the store had that this one will replace.
+        `may_be_new`: there may be no store yet; False: there are entries, so a store that is missing is lost.
 
         Raises:
             StorageDamaged: the store is damaged, or has lost durable data.
@@ -185,7 +187,7 @@ class KeyValueIndex(KeyValueView):
         path = os.path.join(directory, name)
         reached = _commit_reached(files, self._commit_path)
         if not files.is_directory(path):
-            if reached:
+            if reached or not may_be_new:
                 raise StorageDamaged(f"{path}: the key-value store is missing; {_REMEDY}")
             files.make_directory(path)
         # A process that was killed may have created it without making its name durable.
@@ -197,8 +199,8 @@ class KeyValueIndex(KeyValueView):
         self._syncing: Future[None] | None = None
         """The sync that was begun last, until its result was taken; None: there is none."""
         self._newer_bytes_max = options.write_buffer_bytes // 2
-        """How much may be written during a sync. With more, the store and all readers would wait for the disk.
-        Constant."""
+        """How much may be written until a sync begins, and again during the sync. With more, the store would write its
+        memory out itself. Constant."""
         self._newer_bytes = 0
         """How much was written since the last sync began. Changed by `hold` and `sync`."""
         try:
@@ -241,7 +243,6 @@ class KeyValueIndex(KeyValueView):
 
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         updates = list(updates)
-        self._is_clean = self._is_clean and not updates
         blocks = (block for update in updates for block in _blocks(update))
         headers = (
             (index_format.header_key(update.ledger_id), index_format.encode_header(update.header))
@@ -254,11 +255,26 @@ class KeyValueIndex(KeyValueView):
             self._put(self._merged(some_blocks))
 
     def _put(self, puts: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write keys and values to the store's memory. If there are too many during a sync, wait for its end."""
-        self._newer_bytes += sum(len(key) + len(value) for key, value in puts)
-        if self._newer_bytes > self._newer_bytes_max and self._syncing is not None:
-            self._disks.wait_for_any([_DISK])
+        """Write keys and values to the store's memory, after making room there."""
+        size = sum(len(key) + len(value) for key, value in puts)
+        if self._newer_bytes and self._newer_bytes + size > self._newer_bytes_max:
+            self._make_room()
+        self._newer_bytes += size
+        self._is_clean = False
         self._key_values.write(puts)
+
+    def _make_room(self) -> None:
+        """Begin a sync, before the memory of the store is full. If an earlier one goes on, wait for its end.
+
+        A store that writes full memory out itself makes the next writes, and with them all readers, wait for its disk.
+
+        Raises:
+            OSError: the earlier sync failed.
+        """
+        if self._syncing is not None:
+            self._disks.wait_for_any([_DISK])
+            self._end_sync()
+        self._begin_sync()
 
     def sync(self, names_are_durable: bool = True) -> None:
         """Make everything that was held durable.
@@ -271,10 +287,14 @@ class KeyValueIndex(KeyValueView):
         # Whatever a process left that was killed: the contents of an opened store are durable.
         if self._is_clean:
             return
+        self._begin_sync()
+        self._end_sync()
+
+    def _begin_sync(self) -> None:
+        """Begin to make everything that was held durable. Return when it is durable, or the disk is late."""
         self._commit_number += 1
         self._newer_bytes = 0
         self._syncing = self._disks.run({_DISK: partial(self._commit, self._commit_number)})[_DISK]
-        self._end_sync()
 
     def _commit(self, number: int) -> None:
         """Make the store durable, with the number of the commit. On the thread of its disk."""
@@ -320,13 +340,16 @@ class KeyValueIndex(KeyValueView):
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         if not ledger_ids:
             return
+        ended = self._disks.run({_DISK: self._key_values.sync})[_DISK]
         try:
-            self._key_values.sync()
+            if ended.done():
+                ended.result()
         except OSError as error:
-            # A crash would restore the ledgers, and the next pass would drop them again.
             if not is_out_of_space(error):
                 raise
-            return
+        # Without space, or if the disk is late, a crash would restore the ledgers. The next pass would drop them again.
+
+    def forget_removed(self, ledger_ids: Collection[int]) -> None:
         for first, last in _removed_runs(ledger_ids):
             ranges = [(index_format.header_key(first), index_format.header_key(last + 1))]
             ranges.append((index_format.blocks_of(first)[0], index_format.blocks_of(last)[1]))

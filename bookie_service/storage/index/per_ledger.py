@@ -269,6 +269,9 @@ class PerLedgerIndex:
             if not refuses_writes(error):
                 raise
 
+    def forget_removed(self, ledger_ids: Collection[int]) -> None:
+        """Do nothing: no read steps over a file that is gone."""
+
     def keep_records(self) -> None:
         self._known.keep()
         self._fileless.keep()

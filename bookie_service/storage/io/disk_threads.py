@@ -42,6 +42,9 @@ class DiskWork(Protocol):
     def is_busy(self, place: int) -> bool:
         """Return whether a directory has not finished its work."""
 
+    def is_any_busy(self) -> bool:
+        """Return whether a directory, of all, has not finished its work."""
+
     def wait_for_any(self, places: Collection[int]) -> None:
         """Return when at least one of the directories is not busy."""
 
@@ -61,6 +64,9 @@ class InTurn:
         return {place: carried_out(task) for place, task in work.items()}
 
     def is_busy(self, place: int) -> bool:
+        return False
+
+    def is_any_busy(self) -> bool:
         return False
 
     def wait_for_any(self, places: Collection[int]) -> None:
@@ -126,6 +132,9 @@ class DiskThreads:
     def is_busy(self, place: int) -> bool:
         last = self._last[place]
         return last is not None and not last.done()
+
+    def is_any_busy(self) -> bool:
+        return any(map(self.is_busy, range(len(self._directories))))
 
     def wait_for_any(self, places: Collection[int]) -> None:
         last = [self._last[place] for place in places]

@@ -495,11 +495,14 @@ class BaseLedgerStorage(ABC):
     @contextlib.contextmanager
     def _changing_records(self) -> Iterator[None]:
         """Hold `writing` while no disk is late with the records of the index."""
-        # Before the lock is taken, because flushes need it.
-        self.disks.settle()
-        with self.writing:
+        while True:
+            # Without the lock, because flushes need it.
             self.disks.settle()
-            yield
+            with self.writing:
+                # A flush that had the lock may have met a disk that is late.
+                if not self.disks.is_any_busy():
+                    yield
+                    return
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
         with self._changing_records():
@@ -534,6 +537,7 @@ class BaseLedgerStorage(ABC):
             del left[:_REMOVALS_AT_ONCE]
         with self._changing_records():
             self.index.sync_removed(ledger_ids)
+        self.index.forget_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:
         """Return whether everything of a ledger is in entry logs and index, and before the marks."""

@@ -36,7 +36,9 @@ class DbLedgerStorage(BaseLedgerStorage):
         self._read_ahead = self.read_ahead = ReadAheadCache(ahead.cache_bytes)
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
-        return KeyValueIndex(files, directories[0], options.key_values, disks=self.disks)
+        # A store is durable before the first log is created.
+        may_be_new = not self.logs.rotated()
+        return KeyValueIndex(files, directories[0], options.key_values, disks=self.disks, may_be_new=may_be_new)
 
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)

@@ -165,6 +165,10 @@ class LedgerIndex(IndexView, Protocol):
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         """Make the removal of ledgers durable, as far as their disks take writes. For the thread that calls `hold`."""
 
+    def forget_removed(self, ledger_ids: Collection[int]) -> None:
+        """Let reads no longer step over what removed ledgers left. It may wait for a disk, and for long. On any thread,
+        beside all other calls."""
+
 
 @dataclass(slots=True, eq=False)
 class Ledger:
