@@ -479,7 +479,6 @@ class Connection:
     def admit(self, principal: Principal, end: int) -> None:
         """Serve the requests from byte `end` of the receive buffer on, because the peer has proved what it must."""
         self.principal = principal
-        del self._waiting[1:]
         self._scanned, self._is_scanned = end, False
         self._open_gate()
 
