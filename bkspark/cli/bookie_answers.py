@@ -51,6 +51,7 @@ PREVIEW: Form = {
     "growing": int,
     "without_spare": int,
     "targets": list,
+    "unreadable": int,
 }
 """The members of `/api/v2/cluster/bookies/{bookie_id}/drain`."""
 

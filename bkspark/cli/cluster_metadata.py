@@ -22,7 +22,14 @@ from bkspark.cli.changes import record_by
 from bkspark.cli.connecting import LEDGERS_AT_ONCE
 from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.cli.plans import check_known
-from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    MetadataError,
+    MetadataFormat,
+    NoSuchLedger,
+    NoSuchNode,
+)
 from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -163,7 +170,10 @@ def endpoints(arguments: argparse.Namespace) -> int:
     """Print a bookie's registration."""
 
     async def read(client: Client) -> Any:
-        found = await (await client.context()).registry.registration(arguments.bookie)
+        registry = (await client.context()).registry
+        found = await registry.registration(arguments.bookie)
+        if found is None and await registry.session(arguments.bookie) is not None:
+            raise MetadataFormat(f"the registration of bookie {arguments.bookie} cannot be read: restart the bookie")
         if found is None:
             raise MetadataError(f"bookie {arguments.bookie} is not registered")
         return found

@@ -14,12 +14,14 @@ import re
 
 from google.protobuf import text_format
 
-from bkspark.errors import MetadataFormat, NoSuchNode
+from bkspark.errors import NoSuchNode
 from bkspark.metadata import paths
 from bkspark.metadata.dataformats_pb2 import AuditorVoteFormat
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.uri import MetadataUri
 
+UNKNOWN = "unknown"
+"""The id of an auditor whose vote cannot be read. There is one: its number decides, and not its text."""
 _VOTE = "V_"
 _NAME = re.compile(rf"{_VOTE}-?[0-9]{{1,10}}")
 """A vote's name; ZooKeeper's sequence numbers are 32-bit ones."""
@@ -75,11 +77,15 @@ class AuditorElection:
         return await self._tree.watch_children(self._root, callback)
 
     async def auditor(self) -> str | None:
-        """Return the id of the auditor, or None. Raises MetadataFormat."""
+        """Return the id of the auditor, UNKNOWN if its vote does not say it; None: there is no auditor.
+
+        Raises:
+            MetadataError: the store failed.
+        """
         for vote in (await self._votes())[:1]:
             with contextlib.suppress(NoSuchNode):
                 data, _ = await self._tree.get(f"{self._root}/{vote}")
-                return decode_vote(data, vote)
+                return decode_vote(data)
         return None
 
     async def _votes(self) -> list[str]:
@@ -94,8 +100,10 @@ def is_vote(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def decode_vote(data: bytes, vote: str) -> str:
+def decode_vote(data: bytes) -> str:
+    """Return the candidate of a vote; `UNKNOWN` if the vote cannot be read."""
     try:
-        return text_format.Parse(data.decode(), AuditorVoteFormat()).bookieId
-    except (ValueError, text_format.ParseError) as error:
-        raise MetadataFormat(f"the vote {vote} in the auditor's election cannot be read: {error}") from None
+        # A later peer may add fields.
+        return text_format.Parse(data.decode(), AuditorVoteFormat(), allow_unknown_field=True).bookieId or UNKNOWN
+    except (ValueError, text_format.ParseError):
+        return UNKNOWN

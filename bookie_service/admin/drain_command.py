@@ -83,7 +83,7 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     if arguments.plan:
         preview = await moving.preview()
         print_result({"bookie": bookie, **dataclasses.asdict(preview)}, shown(bookie, preview), as_json=arguments.json)
-        return IMPOSSIBLE if preview.without_spare else 0
+        return 0 if preview.is_possible else IMPOSSIBLE
     if arguments.resume:
         await drain_plans.running(cluster, bookie)
     begun = await drain_plans.begin(cluster, bookie, who, arguments.reason, arguments.rate)
@@ -195,6 +195,10 @@ def shown(bookie: str, preview: DrainPreview) -> str:
     ]
     if preview.without_spare:
         lines.append(f"{preview.without_spare} ledgers have no spare bookie: start more bookies")
+    if preview.unreadable:
+        lines.append(
+            f"{preview.unreadable} ledgers have metadata that cannot be read: `bkspark ledger list --long` names them"
+        )
     return "\n".join(lines)
 
 

@@ -274,7 +274,7 @@ async def _preview(cluster: RepairedCluster, arguments: argparse.Namespace) -> i
     preview = await preview_of(cluster, arguments.bookie)
     facts = {"bookie": arguments.bookie, **dataclasses.asdict(preview), "dry_run": True}
     print_result(facts, drain_command.shown(arguments.bookie, preview), as_json=arguments.json)
-    return drain_command.IMPOSSIBLE if preview.without_spare else 0
+    return 0 if preview.is_possible else drain_command.IMPOSSIBLE
 
 
 _Command = Callable[[argparse.Namespace, Configuration, ShutdownSignals], Coroutine[Any, Any, int]]

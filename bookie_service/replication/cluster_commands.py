@@ -23,7 +23,7 @@ from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import EncryptionOptions
 from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.writer import LedgerWriter
-from bkspark.metadata.bookie_plans import BookiePlan, PlansInForce
+from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans, PlansInForce
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.ledgers import NO_LEDGER, Versioned
 from bkspark.metadata.registration import BookieAddress
@@ -269,9 +269,14 @@ class ClusterCommands:
         assert self._cluster is not None
         return await RepairedCluster.of(self._cluster)
 
+    async def _plans(self) -> BookiePlans:
+        await self._context()
+        assert self._cluster is not None
+        return BookiePlans(await self._cluster.tree(), self._cluster.uri)
+
     async def plans(self) -> PlansInForce:
         """Return all plans for bookies that are in force or cannot be read. Raises MetadataError."""
-        return await (await self._repaired()).plans().in_force(wall_clock_ms())
+        return await (await self._plans()).in_force(wall_clock_ms())
 
     async def set_plan(self, bookie: str, kind: str, who: str, reason: str, seconds: int) -> BookiePlan:
         """Begin maintenance or quarantine of a bookie; return the plan.
@@ -282,20 +287,20 @@ class ClusterCommands:
             MetadataError: the store failed.
         """
         await self._check_known(bookie)
-        cluster, now_ms = await self._repaired(), wall_clock_ms()
+        stored, now_ms = await self._plans(), wall_clock_ms()
         plan = BookiePlan(bookie, kind, who, now_ms, now_ms + seconds * 1000 if seconds else 0, reason)
-        there = await cluster.plans().set(plan, lambda there: there.kind == kind or there.is_over(now_ms))
+        there = await stored.set(plan, lambda there: there.kind == kind or there.is_over(now_ms))
         if there is not None:
             raise ConfigurationError(there.refusal)
         return plan
 
     async def end_plan(self, bookie: str) -> bool:
         """End the plan for a bookie; return whether there was one. Raises MetadataError."""
-        return await (await self._repaired()).plans().end(bookie)
+        return await (await self._plans()).end(bookie)
 
     async def end_own_plan(self, plan: BookiePlan) -> bool:
         """End a plan unless another operator has replaced it; return whether it was ended. Raises MetadataError."""
-        return await (await self._repaired()).plans().end_own(plan)
+        return await (await self._plans()).end_own(plan)
 
     async def drain_preview(self, bookie: str) -> DrainPreview:
         """Return what a drain would copy. Raises NoSuchBookie, ConfigurationError, MetadataError."""

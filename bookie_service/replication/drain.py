@@ -76,6 +76,13 @@ class DrainPreview:
     growing: int
     without_spare: int
     targets: tuple[str, ...]
+    unreadable: int = 0
+    """Ledgers whose metadata cannot be read: whether they name the bookie is not known."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a drain can end without an error, as things are."""
+        return not self.without_spare and not self.unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +389,10 @@ class Drain:
 async def preview_of(cluster: RepairedCluster, bookie: str) -> DrainPreview:
     """Return what there is to copy if all of a bookie's ledgers leave it. Raises MetadataError."""
     writable = await cluster.context.registry.writable_ids() - {bookie}
-    shares, without_spare = [], 0
+    shares, without_spare, unreadable = [], 0, 0
     async for _, metadata in _naming(cluster, bookie):
         if isinstance(metadata, BookKeeperError):
+            unreadable += 1
             continue
         shares.append(share_of(metadata, {bookie}))
         ensembles = [each.bookies for each in metadata.fragments if bookie in each.bookies]
@@ -396,6 +404,7 @@ async def preview_of(cluster: RepairedCluster, bookie: str) -> DrainPreview:
         sum(each.is_growing for each in shares),
         without_spare,
         tuple(sorted(writable)),
+        unreadable,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bkspark.ledger import Cluster
-from bkspark.metadata.bookie_plans import DRAIN
+from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, BookiePlan, BookiePlans
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.memory import MemoryStore
@@ -182,3 +182,17 @@ def test_description_requires_a_body_only_where_one_is_needed() -> None:
 
 async def describe(api: Api) -> Any:
     return json.loads((await api.routes.answer(HttpRequest("GET", "/api/v2/openapi.json", {}, role=Role.READ))).body)
+
+
+def test_plans_are_listed_and_ended_when_the_layout_of_repairs_is_damaged() -> None:
+    """Only repairs need it. A bookie in maintenance stayed so, as far as HTTP could tell and do."""
+
+    async def test(api: Api) -> None:
+        tree = await api.cluster.tree()
+        plans = BookiePlans(tree, MetadataUri.parse(URI))
+        await plans.set(BookiePlan(BOOKIES[0], MAINTENANCE, "amy", 1))
+        await tree.create(f"{MetadataUri.parse(URI).root}/underreplication/LAYOUT", b"\xff")
+        assert [each.bookie for each in (await api.commands.plans()).plans] == [BOOKIES[0]]
+        assert await api.commands.end_plan(BOOKIES[0])
+
+    run(test)

@@ -88,10 +88,12 @@ def test_other_damaged_nodes_hide_no_page(
         assert visitor.post("/repair/delay", {"csrf": repair.csrf, "seconds": "7"}).status == 303
         assert "lostBookieRecoveryDelay holds" not in visitor.get("/repair").words
 
+        asyncio.run(store(cluster.uri, {f"available/{bookie}": b"\xff"}))
         command = Console(cluster.uri, monkeypatch, capfd)
         output = command.fails(0, "cluster", "bookies")
         assert bookie in output.out
         assert "the racks are not known: the rack map at" in output.err
+        assert "the registration of bookie" in command.fails(1, "cluster", "endpoints", bookie).err
         output = command.fails(0, "cluster", "autorecovery", "--enable", "--json")
         assert "replicationRateByBytes holds b'fast'" in output.err
         assert command.json("cluster", "autorecovery", "--rate", "configured")["bytes_per_s"] is None

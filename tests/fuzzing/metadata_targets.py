@@ -126,7 +126,7 @@ def _texts(data: bytes) -> None:
         manager = layout.decode(rest)
         assert layout.decode(layout.encode(manager)) is manager
     elif kind == 1:
-        auditor_election.decode_vote(rest, "V_0000000001")
+        auditor_election.decode_vote(rest)
     elif kind == 2:
         ledger_id = paths.parse_ledger_path(text)
         if ledger_id is not None and ledger_id < 1 << 63:

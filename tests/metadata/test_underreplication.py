@@ -9,7 +9,7 @@ import pytest
 from bkspark.errors import MetadataError, MetadataFormat
 from bkspark.metadata import underreplication
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.election import UNKNOWN, AuditorElection
 from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
@@ -212,6 +212,26 @@ def test_nodes_beside_the_votes_do_not_end_the_election():
         candidate = AuditorElection(tree, uri, "b-1")
         await candidate.stand()
         assert await candidate.is_elected()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("vote", "auditor"),
+    [
+        (b"\xff{", UNKNOWN),
+        (b"", UNKNOWN),
+        (b"bookieId 7", UNKNOWN),
+        (b'bookieId: "b-7" term: 5 later { x: 1 }', "b-7"),
+    ],
+)
+def test_auditor_whose_vote_is_of_another_form_is_there(vote, auditor):
+    """`cluster health`, `cluster info` and every page of the console failed because of such a vote."""
+
+    async def test():
+        tree = MemoryStore().session()
+        await tree.create(f"{ELECTION}/V_0000000007", vote, make_parents=True)
+        assert await AuditorElection(tree, MetadataUri.parse("zk://h/ledgers"), "b-1").auditor() == auditor
 
     asyncio.run(test())
 

@@ -16,6 +16,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wall_clock import wall_clock_ms
+from bookie_service.admin import drain_command
 from bookie_service.replication import drain_plans
 from bookie_service.replication.drain import (
     FAILURES_MAX,
@@ -412,12 +413,17 @@ def test_preview_counts_the_bookie_itself_neither_as_a_spare_nor_as_a_target() -
         ledgers = bench.cluster.context.ledgers
         await register(bench, LOST)
         await ledgers.create(CLOSED)
-        await ledgers.create(OPENED)
+        damaged, _ = await ledgers.create(OPENED)
         await ledgers.create(replace(CLOSED, fragments=(Fragment(0, (SPARE,)),)))
         alone = await preview_of(bench.cluster, LOST)
         assert alone == DrainPreview(2, 2, CLOSED.length, growing=1, without_spare=2, targets=())
         await register(bench, SPARE)
         assert await preview_of(bench.cluster, LOST) == replace(alone, without_spare=0, targets=(SPARE,))
+        # They were left out, and the drain that ends with their error looked possible.
+        await bench.cluster.tree.set(f"{ROOT}/00/0000/L{damaged:04d}", b"?", -1)
+        preview = await preview_of(bench.cluster, LOST)
+        assert (preview.ledgers, preview.unreadable, preview.is_possible) == (1, 1, False)
+        assert "1 ledgers have metadata that cannot be read" in drain_command.shown(LOST, preview)
 
     play(test)
 

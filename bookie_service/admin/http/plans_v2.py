@@ -41,6 +41,7 @@ _PREVIEW: Schema = members(
         "growing": WHOLE,
         "without_spare": WHOLE,
         "targets": array(TEXT),
+        "unreadable": WHOLE,
     }
 )
 _WANTED: Schema = members(
