@@ -15,6 +15,7 @@ ONLY_LONG = {
     "tests/benchmarks/test_large_logs.py": "nothing but a benchmark uses what it runs",
     "tests/chaos/test_chaos.py": "each run of .ci/run does this for three minutes",
     "tests/real_cluster/test_deployment_page.py": "it installs packages, and starts Spark on five hosts",
+    "tests/spark/test_routed_kill.py": "test_kill.py has kills, tests/log has many logs, and .ci/run has both together",
     "tests/spark/test_secret_scan.py": "it is one complete run of Spark and of the commands, which .ci/run has",
     **{f"tests/interop/test_pulsar{part}.py": PULSAR for part in ("", "_closed", "_segments", "_streams", "_topics")},
 }

@@ -46,6 +46,7 @@ def run(environment: dict[str, str], program: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long(reason="a JVM and workers of its own; below is what the import sets, and .ci/run has this one")
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.slow

@@ -103,6 +103,7 @@ def driver(cluster: Cluster, source: str, prefix: str, folder: Path) -> Iterator
                     continue
 
 
+@pytest.mark.long(reason="25 s of processor time; test_kill.py has kills, tests/log many logs, and .ci/run this one")
 def test_a_routed_stream_through_kills_writes_every_row_once(spark, cluster, client, tmp_path) -> None:
     source, prefix = f"source-{uuid.uuid4().hex[:8]}", f"killed-{uuid.uuid4().hex[:8]}-"
     kills = tmp_path / "kills"
