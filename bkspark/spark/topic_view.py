@@ -181,8 +181,10 @@ class TopicView:
 
     async def wanted_end(self) -> tuple[Position, MessageId | None]:
         """Return where the options let a batch read end; a message that they name is included. Raises as
-        `wanted_start`."""
+        `wanted_start`, and as `check_transactions` if an open transaction lets it end earlier."""
         wanted = self._offset("endingOffsets", self._options.ending_offsets)
+        if wanted != EARLIEST and not isinstance(wanted, MessageId):
+            self._warn_of_transactions()
         if isinstance(wanted, int):
             return min(self.end, self._before(-wanted)), None
         if isinstance(wanted, MessageId):
@@ -193,6 +195,8 @@ class TopicView:
             end = Position(located.ordinal, located.ledger_id, wanted.entry_id + 1)
             if end.ledger_id == self.readable.ledger_id and end > self.readable:
                 raise self._ends_before("endingOffsets", wanted)
+            if end > self.end:
+                self._warn_of_transactions()
             return min(self.end, end), wanted if wanted.batch_index >= 0 else None
         return (self.start if wanted == EARLIEST else self.end), None
 
@@ -401,6 +405,10 @@ class TopicView:
         async for batch in self._stored(found, reader, entries.first_entry, end):
             _take_transactions(found, batch)
         return end
+
+    def _warn_of_transactions(self) -> None:
+        if warning := self.check_transactions():
+            _log.warning("%s", warning)
 
     def check_transactions(self) -> str:
         """Return a warning, or an empty text: that the open transaction before which reading ends may have ended with

@@ -514,5 +514,3 @@ async def scan_all(planner: TopicPlanner, views: Mapping[str, TopicView]) -> Non
     for name in names:
         view = views[str(name)]
         await view.scan_transactions(Transactions(), view.start)
-        if warning := view.check_transactions():
-            _log.warning("%s", warning)

@@ -75,6 +75,8 @@ def test_range_of_a_topic_that_ends_before_it_begins_is_refused(topic: StoredTop
             read(VALUE, startingOffsets=start, endingOffsets=end)
     assert values(read(VALUE, startingOffsets=f"{second}:0:-1:1", endingOffsets=f"{second}:0")) == [b"3"]
     assert values(read(VALUE, startingOffsets=f"{first}:1", endingOffsets=f"{first}:1")) == [b"1"]
+    one = f"{second}:0:-1:1"
+    assert values(read(VALUE, startingOffsets=one, endingOffsets=one)) == [b"3"]
 
 
 def test_last_entries_of_an_idle_topic_are_read_where_that_is_asked_for(topic: StoredTopic, read: Callable) -> None:

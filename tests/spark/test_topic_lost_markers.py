@@ -52,6 +52,11 @@ def test_damaged_commit_marker_follows_mode(
         assert values(read(VALUE, mode=mode)) == [b"0"]
         assert [record.levelname for record in caplog.records if place in record.message] == ["WARNING"]
     assert values(read(VALUE, mode="DROPMALFORMED", isolation="read_uncommitted")) == [b"0", b"t1", b"2"]
+    # Nothing is left out of a read that ends before the transaction.
+    assert values(read(VALUE, endingOffsets=f"{ledger}:0")) == [b"0"]
+    for given in ({"endingOffsets": f"{ledger}:3"}, {"endingOffsets": "-1"}, {"startingOffsets": f"{ledger}:3"}):
+        with pytest.raises(MalformedPayload, match=place):
+            read(VALUE, **given)
 
 
 def test_damaged_entry_before_an_open_transaction_or_of_one_that_has_ended_hides_nothing(

@@ -118,6 +118,19 @@ def test_task_looks_up_far_ledgers_only_when_it_searches_them_for_a_chunk(
 
 
 @pytest.mark.cluster
+def test_task_searches_a_bounded_number_of_entries_for_a_chunk(
+    cluster: Cluster, topic: StoredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "LOOK_BACK_ENTRIES", 5)
+    for number in range(4):
+        topic.ledger(numbered(2 * number, 2 * number + 1))
+    ledger = topic.ledger(numbered(8, 9))
+    (task,) = Read(cluster, topic, startingOffsets=f"{ledger}:1").tasks()
+    (earlier,) = task.earlier.values()
+    assert [(each.first_entry, each.end_entry) for each in earlier.reads] == [(0, 2), (0, 2), (0, 1)]
+
+
+@pytest.mark.cluster
 def test_list_of_a_topic_is_decoded_again_only_after_a_change(client: Client, topic: StoredTopic) -> None:
     topic.ledger(numbered(0))
     topic.ledger([], is_open=True)
