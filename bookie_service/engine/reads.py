@@ -455,7 +455,12 @@ class Reads:
             def on_fetched(fetched: Fetched) -> None:
                 if self._times.is_on:
                     self._times.reads.note_fetch(self._times.clock_ns() - began)
-                self._go_on(reading, fetched, self._turns.begin(reading.client))
+                client, turns = reading.client, self._turns
+                if turns.must_queue(client, is_demanding=False):
+                    # Much was fetched at the same time, and each answer may have megabytes.
+                    turns.go_on(client, lambda turn: self._go_on(reading, fetched, turn))
+                else:
+                    self._go_on(reading, fetched, turns.begin(client))
 
             self._fetch(place, on_fetched)
         elif reading.client.is_taking:

@@ -15,6 +15,12 @@ from bookie_service.network.memory_budget import CLOSED, LARGE_REPLY_BYTES, Memo
 from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.storage.io.files import BUFFERS_PER_CALL_MAX
 
+PIECE_BYTES = 256 * 1024
+"""Bytes that wait are kept in pieces of this size at most. They come from the heap, whose memory is used again; the
+kernel would have to clear the pages of a larger piece."""
+FLUSH_BYTES = 1024 * 1024
+"""At most about this many bytes are sent at once of those that waited: a peer may take much while it is sent more."""
+
 
 class SendBuffer:
     """The bytes that a connection still has to send. For one event loop."""
@@ -52,20 +58,20 @@ class SendBuffer:
             return False
         self.size += left
         for part in parts:
-            if sent < len(part):
-                self._pending.append(bytes(memoryview(part)[sent:] if sent else part))
+            for at in range(sent, len(part), PIECE_BYTES):
+                self._pending.append(bytes(memoryview(part)[at : at + PIECE_BYTES]))
             sent = max(0, sent - len(part))
         return True
 
     def flush(self) -> bool:
-        """Send more of the pending bytes; return whether the socket took any.
+        """Send more of the pending bytes, about FLUSH_BYTES at most; return whether the socket took any.
 
         Raises:
             OSError: the connection is broken.
         """
         size = self.size
-        while self._pending:
-            parts: list[bytes | memoryview] = list(itertools.islice(self._pending, BUFFERS_PER_CALL_MAX))
+        while self._pending and size - self.size < FLUSH_BYTES:
+            parts = self._next_parts()
             if self._sent_of_first:
                 parts[0] = memoryview(parts[0])[self._sent_of_first :]
             sent = self._send_some(parts)
@@ -75,6 +81,17 @@ class SendBuffer:
         if self.size < size:
             self._memory_budget.note_taken(self._owner, self.size)
         return self.size < size
+
+    def _next_parts(self) -> list[bytes | memoryview]:
+        """Return the first pending parts: about FLUSH_BYTES, and no more parts than one call takes."""
+        parts: list[bytes | memoryview] = []
+        room = FLUSH_BYTES
+        for part in itertools.islice(self._pending, BUFFERS_PER_CALL_MAX):
+            parts.append(part)
+            room -= len(part)
+            if room <= 0:
+                break
+        return parts
 
     def clear(self) -> None:
         """Drop the pending bytes and the connection, for good."""

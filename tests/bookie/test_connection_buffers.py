@@ -17,9 +17,9 @@ from bookie_service.network.memory_budget import (
     MemoryBudget,
 )
 from bookie_service.network.receive_buffer import ReceiveBuffer
-from bookie_service.network.send_buffer import BUFFERS_PER_CALL_MAX, SendBuffer
+from bookie_service.network.send_buffer import BUFFERS_PER_CALL_MAX, FLUSH_BYTES, PIECE_BYTES, SendBuffer
 from tests.bookie.budgets import LIMIT, Receiver, waiting
-from tests.bookie.simulated_connections import SimulatedSocket, SteppedLoop
+from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, SteppedLoop
 
 
 class ReluctantSocket(SimulatedSocket):
@@ -105,6 +105,38 @@ def test_bytes_that_wait_are_those_of_the_moment_at_which_they_were_sent(budget:
     connected.takes = 1 << 40
     assert buffer.flush()
     assert connected.sent == b"first second"
+
+
+def test_large_part_waits_in_pieces_that_leave_the_budget_one_by_one(budget: MemoryBudget) -> None:
+    """One allocation of megabytes is new memory each time, whose pages the kernel clears while the event loop waits."""
+    connected = ReluctantSocket()
+    connected.takes = 5
+    buffer = SendBuffer(connected, budget, Receiver(budget))  # type: ignore[arg-type]
+    part = os.urandom(2 * PIECE_BYTES + 8)
+    assert buffer.send((b"head", part))
+    assert max(map(len, buffer._pending)) == PIECE_BYTES
+    assert budget.replies.used == len(part) - 1
+    connected.takes = PIECE_BYTES
+    assert buffer.flush()
+    assert budget.replies.used == len(part) - 1 - PIECE_BYTES
+    connected.takes = 1 << 40
+    assert buffer.flush()
+    assert connected.sent == b"head" + part
+
+
+def test_little_of_what_waited_is_sent_at_once_however_much_the_peer_takes() -> None:
+    """Otherwise one peer that reads 15 MiB at once keeps the event loop for as long."""
+    served = ServedBookie()
+    connected = served.connect()
+    connected.takes = 0
+    part = os.urandom(3 * FLUSH_BYTES + 1)
+    served.connections[connected].send((part,))
+    connected.takes = 1 << 40
+    for turn in range(1, 4):
+        served.turn()
+        assert turn * FLUSH_BYTES <= len(connected.sent) <= turn * (FLUSH_BYTES + PIECE_BYTES)
+    served.turn()
+    assert connected.sent == part
 
 
 @pytest.mark.parametrize("more", [-1, 0], ids=["smaller", "exactly as large"])

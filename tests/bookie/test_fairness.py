@@ -72,7 +72,7 @@ def test_a_known_client_does_not_wait_for_the_first_requests_of_new_connections(
 
 @pytest.mark.parametrize("sent", [b"\xff" * 64, read(HELD, 0)], ids=["nonsense", "a request"])
 def test_event_loop_pauses_between_connections_that_come_and_go(served: ServedBookie, sent: bytes) -> None:
-    """A loop that never waits keeps the processor, and the process of a client may wait for it, whose reply is there."""
+    """A loop that never waits keeps the processor, and the process of a client, whose reply is there, waits for it."""
     honest = served.connect("10.0.0.2")
     honest.received += read(HELD, 0)
     served.turns_until(lambda: replies(honest) == 1)

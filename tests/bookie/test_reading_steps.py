@@ -18,7 +18,7 @@ from bkspark.wire import v3
 from bkspark.wire.status import Status
 from bookie_service.engine.pacing import pause_s
 from bookie_service.engine.reads import ReadOptions, Reads, View
-from bookie_service.engine.turns import ENDLESS, Turn
+from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits, Turns
 from bookie_service.metrics.requests import (
     GET_BOOKIE_INFO,
     OPERATIONS,
@@ -514,3 +514,28 @@ def test_last_entry_that_cannot_be_read_is_not_read_again_for_every_lac(tmp_path
     assert view.known_lac(ledger) == NO_ENTRY
     assert [path for operation, path in files.operations if path.endswith(".log")] == []
     bench.store.close()
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+def test_what_was_fetched_in_a_long_turn_of_the_event_loop_is_answered_in_the_next(
+    twin: BookieTwin, leaves: bool
+) -> None:
+    """Several fetches may end at the same time, and a reply to a batch read has up to 5 MiB."""
+    bench = Bench(twin)
+    now = began = 0.0
+    turns = Turns(lambda _, callback: bench.queue.append(callback), lambda: now, loop_turn_began=lambda: began)
+    reads = Reads(bench.view, bench.fetch, turns, lambda: None)
+    peers = [Peer(), Peer()]
+    for peer in peers:
+        reads.enqueue(v2_reads(peer, (DENSE, 0)))
+    bench.fetch_one()
+    assert [bool(peer.sent) for peer in peers] == [True, False]
+    now += TurnLimits().crowded_seconds * 2
+    bench.fetch_one()
+    assert not peers[1].sent
+    if leaves:
+        peers[1].close()
+    began = now
+    bench.step()
+    assert bool(peers[1].sent) is not leaves
+    assert reads.waiting == 0
