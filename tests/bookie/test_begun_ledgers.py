@@ -25,13 +25,12 @@ FIRST = 100
 class Bench:
     """A bookie on a simulated disk whose connections take turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: BookieOptions | None = None) -> None:
+        options = options or BookieOptions()
         self.twin = twin_of()
         self.turns = Turns(lambda seconds, callback: self.twin.loop.call_soon(callback), lambda: 0.0)
         threads = [journal.thread for journal in self.twin.journals]
-        bookie = Bookie(
-            self.twin.store, threads, self.twin.checkpoints, self.twin.disks, AtHand(), BookieOptions(), self.turns
-        )
+        bookie = Bookie(self.twin.store, threads, self.twin.checkpoints, self.twin.disks, AtHand(), options, self.turns)
         self.twin.bookie = self.twin.checkpoints.bookie = bookie
         for journal in self.twin.journals:
             journal.bookie = bookie
@@ -147,6 +146,20 @@ def test_refused_fence_takes_no_place() -> None:
     assert client.statuses == [Status.EUA] * 2 * BEGUN_LEDGERS.per_address
     bench.requests(client.address)
     assert known(bench.twin) == BEGUN_LEDGERS.per_address
+
+
+def test_fence_that_is_refused_for_the_rate_of_its_address_takes_no_place() -> None:
+    """Otherwise the address could begin no ledger any more when it has been refused a few times."""
+    bench = Bench(BookieOptions(new_ledgers_per_s=1, new_ledgers_burst=1))
+    client, refused = Client(), 2 * BEGUN_LEDGERS.per_address
+    for number in range(1 + refused):
+        octets, requests = bench.twin.received(
+            client, v2.encode_reads(FIRST + number, np.array([v2.LAST_ENTRY]), v2.DO_FENCING, KEY)
+        )
+        assert requests.serve(octets)
+    assert client.statuses == [Status.ETOOMANYREQUESTS] * refused
+    bench.twin.settle()
+    assert client.statuses[refused:] == [Status.ENOENTRY]
 
 
 def test_fences_of_unknown_ledgers_share_the_sync_of_an_add() -> None:

@@ -72,6 +72,18 @@ def test_key_that_was_lost_is_that_of_the_next_adds_and_durable() -> None:
     assert again.read(4, 1)[2] == entry(4, 1)
 
 
+def test_ledger_whose_key_was_lost_does_not_count_as_one_that_begins() -> None:
+    """A repair of many such ledgers would be refused for its rate."""
+    twin = twin_of()
+    with_options(twin, BookieOptions(new_ledgers_per_s=1, new_ledgers_burst=1))
+    twin.store.create_ledger(4, UNKNOWN_KEY)
+    client = Client()
+    for ledger_id in (5, 6, 4):
+        twin.serve(client, add_frame(KEY, entry(ledger_id, 0)))
+        twin.settle()
+    assert client.statuses == [Status.EOK, Status.ETOOMANYREQUESTS, Status.EOK]
+
+
 def test_log_in_a_directory_that_became_full_is_complete_after_the_next_flush() -> None:
     twin = twin_of(directories=2)
     assert add(twin, (4, 0), (5, 0)) == [Status.EOK] * 2
