@@ -191,6 +191,8 @@ def test_a_bookie_that_serves_this_host_alone_has_its_http_server_there_too(tmp_
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://127.0.0.1"},
+        # No page of this server sends changes, so this one is of another program that had the port.
+        {"Origin": "http://127.0.0.1:{port}"},
         {"Sec_Fetch_Site": "cross-site"},
         {"Sec_Fetch_Site": "same-site"},
         {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"},
@@ -198,6 +200,7 @@ def test_a_bookie_that_serves_this_host_alone_has_its_http_server_there_too(tmp_
 )
 def test_a_page_of_another_site_changes_nothing(headers: dict[str, str]) -> None:
     with served(HttpOptions()) as port:
+        headers = {name: text.format(port=port) for name, text in headers.items()}
         for method, path in (("PUT", "/operate"), ("POST", "/operate"), ("DELETE", "/destroy")):
             assert ask(port, method, path, **headers)[0] == 403
             assert ask(port, method, path, Sec_Fetch_Site="none")[0] == 200
@@ -276,6 +279,16 @@ def test_as_apaches_a_trust_store_alone_demands_a_certificate_that_may_do_everyt
         assert ask(port, "DELETE", "/destroy", client_context(authority, authority.issue("any")))[0] == 200
         with pytest.raises((ssl.SSLError, ConnectionError)):
             ask(port, "GET", "/open", client_context(authority))
+
+
+def test_a_certificate_without_a_name_may_do_nothing(tmp_path: Path) -> None:
+    """It proves no identity, so the audit log could not say who made a change."""
+    authority = Authority(tmp_path)
+    nameless = authority.issue_to("nameless", x509.Name([]))
+    with served(HttpOptions(tls=tls(authority.issue("bookie"), authority))) as port:
+        assert ask(port, "GET", "/open", client_context(authority, nameless))[0] == 200
+        for method, path in (("GET", "/read"), ("DELETE", "/destroy")):
+            assert ask(port, method, path, client_context(authority, nameless))[0] == 401
 
 
 def test_a_certificate_that_cannot_be_read_closes_its_own_connection_only(
