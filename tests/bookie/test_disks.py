@@ -116,6 +116,28 @@ def test_full_disk_is_full_until_less_than_the_low_mark_is_used(free: int, is_fu
     assert "/l0" not in decide(limits, DiskDecision(), DiskFacts({"/l0": FileSystemSpace(1, 100, free)}, {})).full
 
 
+@pytest.mark.parametrize(("free", "is_full"), [(25, False), (24, True)])
+def test_disk_of_which_the_threshold_is_used_is_not_full_yet(free: int, is_full: bool) -> None:
+    """diskUsageThreshold: above this share, as for Apache's bookies."""
+    limits = DiskLimits(full_share=0.75, low_share=0.5, warn_share=0.5)
+    found = decide(limits, DiskDecision(), DiskFacts({"/l0": FileSystemSpace(1, 100, free)}, {}))
+    assert ("/l0" in found.full) == is_full
+
+
+@pytest.mark.parametrize(("free", "takes"), [(4, True), (3, False)])
+def test_recovery_adds_need_room_for_an_index_file_in_one_ledger_directory(free: int, takes: bool) -> None:
+    limits = DiskLimits(high_priority_bytes_min=1, new_index_bytes_min=4)
+    spaces = {"/l0": FileSystemSpace(1, 100, 2), "/l1": FileSystemSpace(2, 100, free)}
+    assert decide(limits, DiskDecision(), DiskFacts(spaces, {})).takes_recovery_adds == takes
+
+
+def test_half_of_the_room_may_arrive_before_the_disks_are_looked_at_again() -> None:
+    """Journal and entry log may share a disk, and then each byte is written twice."""
+    limits = DiskLimits(full_share=0.5, low_share=0.5, warn_share=0.5)
+    spaces = DiskFacts({"/l0": FileSystemSpace(1, 8 * GIB, 6 * GIB)}, {"/j0": FileSystemSpace(1, 8 * GIB, 6 * GIB)})
+    assert decide(limits, DiskDecision(), spaces).room_bytes == GIB
+
+
 def test_verdict_is_sound_for_any_disks() -> None:
     """Property: never full below the low mark, always above the threshold, and a fuller disk never allows more."""
     random = Random(4)

@@ -350,9 +350,11 @@ def test_patient_records_wait_as_others_where_every_group_waits_for_its_age() ->
     assert bench.group() == [("durable", 1)]
 
 
-def test_failure_reaches_every_mark_that_waits_and_every_later_one() -> None:
+@pytest.mark.parametrize("deferred", [False, True])
+def test_failure_reaches_every_mark_that_waits_and_every_later_one(deferred: bool) -> None:
+    """Also if it is the sync for the mark that fails: the mark must not be known before."""
     bench = Bench()
-    bench.submit(INLINE_BYTES_MAX + 1)
+    bench.submit(INLINE_BYTES_MAX + 1, deferred=deferred)
     marks = [bench.thread.take_mark(), bench.thread.take_mark()]
     bench.disk.fault = lambda operation, path: (
         OSError(errno.EIO, "Input/output error", path) if operation == "sync_data" else None

@@ -326,6 +326,14 @@ def test_spare_is_looked_for_only_when_a_slow_bookie_stays_away():
     assert effects.FindBookies() in tick(writer, 7.2)
 
 
+def test_search_that_takes_long_does_not_delay_the_next_one():
+    writer = left_out()
+    assert effects.FindBookies() in tick(writer, 8)
+    assert effects.FindBookies() not in tick(writer, 20), "it is not answered yet"
+    writer.take(writer.core.on_writable_bookies({"b1", "b2"}))
+    assert effects.FindBookies() in tick(writer, 20.1)
+
+
 def test_bookie_that_skips_an_entry_and_answers_on_has_failed_after_the_time_out():
     """A request or an answer was lost on the way; with Qa = Qw no other bookie will make up for it."""
     writer = Writer((1, 1, 1), options=LIMITS)

@@ -10,7 +10,7 @@ from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.quorum import has_coverage
 from bkspark.core.tail import Tail, TailLimits
-from bkspark.errors import NoSuchLedger, ReadFailed
+from bkspark.errors import ConfigurationError, NoSuchLedger, ReadFailed
 from bkspark.ids import ENTRY_ID_MAX
 
 SECOND = 1_000_000_000
@@ -41,6 +41,13 @@ def looks(todo):
 
 def ticks(todo):
     return [effect.delay_ns for effect in todo if isinstance(effect, effects.CallAfter)]
+
+
+def test_every_time_of_a_tail_may_be_zero_and_none_negative():
+    for name in ("poll_ns", "look_ns", "pause_ns_min", "pause_ns_max", "retry_ns", "patience_ns"):
+        TailLimits(**{name: 0})
+        with pytest.raises(ConfigurationError, match=name):
+            TailLimits(**{name: -1})
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from bkspark.errors import (
     LedgerFenced,
     NotEnoughBookies,
 )
+from bkspark.wire.status import Status
 from tests.core.writing import Writer, entries, sent_to
 
 LIMITS = WriterLimits.of(WriterOptions())
@@ -211,6 +212,23 @@ def test_bookie_that_got_entries_late_has_its_whole_time_for_those_that_it_skips
     assert writer.take(writer.core.on_tick(late_ns + LIMITS.add_timeout_ns)) == []
     (search,) = writer.take(writer.core.on_tick(late_ns + LIMITS.add_timeout_ns + 1))
     assert search.failed == ("b4",)
+
+
+def test_bookie_that_takes_load_again_has_its_whole_time_for_what_it_gets_then() -> None:
+    """What it refused was not sent to it meanwhile, so it cannot have skipped it before."""
+    writer = Writer((3, 3, 3))
+    for _ in range(3):
+        writer.add()
+    for slot in (0, 1):
+        writer.reply(slot, 0, 1, 2)
+    writer.reply(2, 0, 1, 2, status=Status.ETOOMANYREQUESTS)
+    again_ns = LIMITS.add_timeout_ns
+    assert sent_to(writer.take(writer.core.on_tick(again_ns))) == {"b3": [0]}
+    assert sent_to(writer.reply(2, 0, now_ns=again_ns)) == {"b3": [1, 2]}
+    writer.reply(2, 2, now_ns=again_ns + 1)
+    assert writer.take(writer.core.on_tick(again_ns + LIMITS.add_timeout_ns)) == []
+    (search,) = writer.take(writer.core.on_tick(again_ns + LIMITS.add_timeout_ns + 1))
+    assert search.failed == ("b3",)
 
 
 def test_probe_that_is_sent_long_after_it_was_due_has_its_whole_time() -> None:

@@ -308,6 +308,17 @@ def test_bookie_that_lags_and_then_fails_is_gone():
     assert sent_to(writer.add()) == {"b1": [20], "b2": [20]}
 
 
+def test_no_spare_is_looked_for_while_the_metadata_are_written():
+    """Its answer would be taken for one to this ensemble change, and the metadata be written twice at once."""
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(0))
+    writer.fail(0)
+    (write,) = writer.take(writer.core.on_writable_bookies({"b2", "b3", "b4"}))
+    assert isinstance(write, effects.WriteMetadata)
+    writer.reply(2, 1, now_ns=3 * SECOND_NS)
+    assert writer.take(writer.core.on_tick(3 * SECOND_NS)) == []
+
+
 def test_bookie_that_catches_up_in_time_stays():
     writer = lagging_writer()
     writer.take(writer.core.on_tick(1 * SECOND_NS))
