@@ -159,9 +159,10 @@ def test_flushes_go_on_while_the_removal_of_ledgers_from_the_key_value_store_is_
 
 
 @pytest.mark.parametrize("storage_class", [StorageClass.DB], indirect=True)
-def test_removal_that_no_disk_takes_in_time_is_repeated_after_a_crash_and_one_that_fails_ends_the_bookie(
+def test_removal_without_space_is_left_to_the_next_pass_and_one_whose_disk_fails_is_an_error(
     store: LedgerStorage, files: StallingDisks
 ) -> None:
+    store.disks.waits = True
     files.fault = lambda operation, path: operation == "sync_data" and path.endswith("/a/positions")
     files.code = errno.ENOSPC
     store.sync_dropped([2])
