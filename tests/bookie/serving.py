@@ -105,6 +105,10 @@ class Serving:
             service.abandon()
         elif self._is_abandoned:
             service.abandon()
+            # A killed process changes no file any more: a flush that has begun must not run beside the next service.
+            store = service.storage.store
+            while store.is_flushing and not (service.failed.done() or service.full.done()):
+                await asyncio.sleep(0.001)
         else:
             try:
                 await service.stop(self.slow_stop_s)
