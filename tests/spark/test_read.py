@@ -182,6 +182,14 @@ def test_time_chooses_ledgers_by_when_they_were_open(cluster, client, log):
     assert rows(stream, stream.partitions(start, stream.latestOffset(start))) == [2]
 
 
+def test_end_of_a_log_is_a_position_at_which_a_read_may_begin_and_end(cluster, client, log):
+    append(client, log, 1)
+    append(client, log, 2)
+    end = str(client.log(log).latest())
+    assert found(cluster, log=log, endingOffsets=end) == [1, 2]
+    assert found(cluster, log=log, startingOffsets=end) == []
+
+
 def test_log_that_lost_all_entries_before_the_end_of_a_read_by_time_says_so(cluster, client, log, caplog):
     """They may have been what the read asked for. Their times are gone with them."""
     append(client, log, 1)
