@@ -103,6 +103,8 @@ class Result:
     honest_p50_ms: float = 0.0
     honest_p99_ms: float = 0.0
     stall_ms: float = 0.0
+    computed_ms: float = 0.0
+    """The most processor time of one of these turns."""
     stalls: int = 0
     rss_mib: int = 0
     log_lines_per_s: float = 0.0
@@ -197,7 +199,11 @@ def judge(result: Result, honest: Honest, slow: list[Any], lines: int) -> None:
     result.honest_p99_ms = round(times[int(len(times) * 0.99)] * 1000, 2)
     result.stall_ms = round(max((turn.seconds for turn in slow), default=0.0) * 1000, 1)
     result.stalls = sum(turn.seconds > STALL_S_MAX for turn in slow)
-    result.slow = [f"{turn.seconds * 1000:.0f} ms: {turn.ran}" for turn in sorted(slow, key=lambda it: -it.seconds)[:3]]
+    result.computed_ms = round(max((turn.processor_seconds for turn in slow), default=0.0) * 1000, 1)
+    result.slow = [
+        f"{turn.seconds * 1000:.0f} ms, {turn.processor_seconds * 1000:.0f} ms of processor: {turn.ran}"
+        for turn in sorted(slow, key=lambda it: -it.seconds)[:3]
+    ]
     result.log_lines_per_s = round(lines / max(1.0, result.seconds), 1)
     if result.stalls:
         result.wrong.append(
@@ -258,7 +264,8 @@ def show(result: Result) -> None:
     print(
         f"{result.storage} {result.state}: {result.frames} frames on {result.connections} connections in "
         f"{result.seconds} s; honest p50 {result.honest_p50_ms} ms, p99 {result.honest_p99_ms} ms; longest turn "
-        f"{result.stall_ms} ms; {result.rss_mib} MiB; {result.log_lines_per_s} log lines/s",
+        f"{result.stall_ms} ms, {result.computed_ms} ms of processor; {result.rss_mib} MiB; "
+        f"{result.log_lines_per_s} log lines/s",
         file=sys.stderr,
     )
     for line in (*(f"    WRONG {it}" for it in result.wrong), *(f"    {it}" for it in result.slow if result.stalls)):

@@ -109,7 +109,7 @@ def test_honest_client_reports_a_bookie_that_fails_it(silent_peer: int, serving:
 @pytest.mark.parametrize(
     ("slow", "rss", "lines", "failure", "wrong"),
     [
-        ([SlowTurn(0.08, 0.0, "handle", 0.07)], 100, 0, None, "1 turns above 50 ms"),
+        ([SlowTurn(0.08, 0.0, "handle", 0.07, 0.06)], 100, 0, None, "1 turns above 50 ms"),
         ([], live.RSS_MIB_MAX + 1, 0, None, "MiB of memory"),
         ([], 100, 1000, None, "log lines a second"),
         ([], 100, 0, "refused", "the honest client"),
@@ -158,12 +158,35 @@ def test_recorder_tells_which_turn_took_long_and_what_it_ran(tmp_path: Path) -> 
         recorder.stop()
     longest = max(recorder.slow, key=lambda turn: turn.seconds)
     assert longest.seconds >= 0.05
+    assert longest.processor_seconds >= 0.05
     assert "_spin" in longest.ran
     assert recorder.turns >= 3
     assert longest in read_turns(tmp_path / "turns")
     turns = recorder.turns
     asyncio.run(run())
     assert recorder.turns == turns, "it records on after stop"
+
+
+def test_recorder_does_not_write_out_what_a_callback_is_given() -> None:
+    """It wrote out 5 MiB of fetched bytes, which took 60 ms: longer than any turn of the bookie."""
+    written: list[bool] = []
+
+    class Argument:
+        def __repr__(self) -> str:
+            written.append(True)
+            return "argument"
+
+    async def run() -> None:
+        asyncio.get_running_loop().call_soon(lambda argument: _spin(0.06), Argument())
+        await asyncio.sleep(0.001)
+
+    recorder = TurnRecorder()
+    try:
+        asyncio.run(run())
+    finally:
+        recorder.stop()
+    assert "Argument" in max(recorder.slow, key=lambda turn: turn.seconds).ran
+    assert written == []
 
 
 def test_recorder_leaves_other_threads_alone() -> None:
@@ -180,7 +203,7 @@ def test_recorder_leaves_other_threads_alone() -> None:
 
 def test_slow_turns_are_one_json_object_a_line(tmp_path: Path) -> None:
     (tmp_path / "turns").write_text(
-        json.dumps({"seconds": 0.1, "waited_for_cpu": 0, "ran": "x", "ran_seconds": 0}) + "\n"
+        json.dumps({"seconds": 0.1, "waited_for_cpu": 0, "ran": "x", "ran_seconds": 0, "processor_seconds": 0.1}) + "\n"
     )
-    assert read_turns(tmp_path / "turns") == [SlowTurn(0.1, 0, "x", 0)]
+    assert read_turns(tmp_path / "turns") == [SlowTurn(0.1, 0, "x", 0, 0.1)]
     assert read_turns(tmp_path / "none") == []
