@@ -8,8 +8,8 @@ the error is logged with its traceback, and everything else continues. Requests 
 A reading is answered at once as far as its entries are in memory, and the rest later, through fetch threads. The rest
 is copied out of the connection's buffer, and the connection continues with its next requests, because replies need no
 order. So a read that waits for the disk delays no add and no other read. Waiting readings are limited (`ReadOptions`)
-and hold no entries. They keep waiting while their peer does not take replies. If the authorization rules change in
-between, the rest is judged again.
+and hold no entries, but for a few MiB that were fetched and wait for their turn. They keep waiting while their peer
+does not take replies. If the authorization rules change in between, the rest is judged again.
 
 A read looks entries up at one moment on the event loop, so a negative answer was true at that moment. Bytes that were
 fetched from a position are not used if a compaction has moved the entry since.
@@ -63,12 +63,15 @@ class ReadOptions:
     waiting_max: how many entries may wait for the disk; further reads are answered ETOOMANYREQUESTS.
     batch_bytes_max: bytes of the response to a batch read. replies_bytes_max: single reads are answered in pieces of
         this size.
+    queued_bytes_max: bytes that were fetched and wait for a turn of their connection. Those of one read may be more.
+        Others are dropped, because the operating system most likely has them in memory now.
     """
 
     in_flight_max: int = bounded(0, 0, COUNT_MAX)
     waiting_max: int = bounded(80_000, 1, 1024 * COUNT_MAX)
     batch_bytes_max: int = bounded(5 * 1024 * 1024, 1, 64 * 1024 * 1024, "bytes")
     replies_bytes_max: int = bounded(1280 * 1024, 1, BYTES_MAX, "bytes")
+    queued_bytes_max: int = bounded(8 * 1024 * 1024, 0, BYTES_MAX, "bytes")
 
     def __post_init__(self) -> None:
         check(self)
@@ -329,6 +332,8 @@ class Reads:
         self._on_room = on_room
         self._waiting = 0
         """Requests whose reading waits for a fetch or for its peer."""
+        self._queued_bytes = 0
+        """Fetched bytes of readings that wait for a turn of their connection."""
         self._readings: Counter[ReadClient] = Counter()
         """How many readings of each client wait. A client without one has no entry."""
         self.refused = 0
@@ -458,7 +463,7 @@ class Reads:
                 client, turns = reading.client, self._turns
                 if turns.must_queue(client, is_demanding=False):
                     # Much was fetched at the same time, and each answer may have megabytes.
-                    turns.go_on(client, lambda turn: self._go_on(reading, fetched, turn))
+                    self._queue(reading, fetched)
                 else:
                     self._go_on(reading, fetched, turns.begin(client))
 
@@ -467,6 +472,20 @@ class Reads:
             self._turns.go_on(reading.client, lambda turn: self._go_on(reading, None, turn))
         else:
             reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(reading.client)))
+
+    def _queue(self, reading: Reading, fetched: Fetched) -> None:
+        """Continue in a later turn of the connection, without the fetched bytes if too many wait already."""
+        size = len(fetched.data)
+        if self._queued_bytes and self._queued_bytes + size > self._view.options.queued_bytes_max:
+            self._wait(reading, None)
+            return
+        self._queued_bytes += size
+
+        def go_on(turn: Turn) -> None:
+            self._queued_bytes -= size
+            self._go_on(reading, fetched, turn)
+
+        self._turns.go_on(reading.client, go_on)
 
     def _go_on(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> None:
         client, place = reading.client, None
