@@ -416,9 +416,14 @@ class Reads:
         """Refuse the requests that changed rules no longer allow; return whether others are left."""
         if reading.judged_by is authorization.rules:
             return True
-        reading.judged_by = authorization.rules
         connection = reading.client.connection
-        reading.review(lambda ledger_id: authorization.status_of(connection, ledger_id))
+        try:
+            reading.review(lambda ledger_id: authorization.status_of(connection, ledger_id))
+        except Exception as error:
+            # Which requests are allowed is not known, and they may be sorted in part.
+            refuse_after(error, reading.client, lambda: reading.refuse(Status.EIO))
+            return False
+        reading.judged_by = authorization.rules
         return len(reading) > 0
 
     def note_answered(self, reading: Reading) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +18,11 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from bookie_service.engine.authorization import AuthorizationLimits
+from bookie_service.engine.single_reads import SingleReads
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, adds
 from tests.bookie.v3_peer import request
+from tests.planting import around
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
 
 USER = Principal("user", "digest")
@@ -170,3 +173,28 @@ def test_rules_that_were_written_over_with_the_old_time_and_length_are_read(tmp_
     path.chmod(0o666)
     with pytest.raises(ConfigurationError, match="every user of this host can change it"):
         file.read_if_changed()
+
+
+def test_defect_in_judging_waiting_reads_again_is_answered_eio_and_gives_nothing_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`reads`: "an error in a reading leaves the bookie unchanged: the request is answered EIO". It ended the process,
+    because the audit log is written and the requests are sorted before the reading proceeds."""
+    bookie = bookie_of_two_ledgers()
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, reads(1000, (1, 2)), turns=100)
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:shared")
+    reader.takes = MANY
+
+    def fail(old: object, reading: SingleReads, order: np.ndarray) -> None:
+        raise AssertionError("a defect")
+
+    with around(SingleReads, "arrange", fail):
+        answer = bookie.ask(reader, b"", turns=400)
+    found = statuses(answer)
+    assert len(found) == 1000
+    assert found.count(Status.EIO) > 400, "no request may be answered that was not judged"
+    # Some responses were made before, and wait in the connection's buffer.
+    assert answer.count(struct.pack(">iqq", Status.EOK, 1, 0)) < 100
+    assert "this is a defect of the bookie" in caplog.text
