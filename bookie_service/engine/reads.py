@@ -233,7 +233,9 @@ class Reading(ABC):
     """Whether it is answered later: a long poll that waits for a change of its ledger, and is enqueued again then, or a
     list of entries that waits for its turn, and is answered by itself."""
     judged_by: Rules | None = None
-    """The authorization rules that allow all of it; None: not known."""
+    """The authorization rules that allow all of it but `unjudged`; None: not known."""
+    unjudged: Sequence[int] = ()
+    """Ledgers that must be looked up before the rules can be applied to them. It does not proceed before."""
     failures: int = 0
     """How many requests were answered with an error. Readings of READ_ENTRY do not count them: `View` counts what they
     find."""
@@ -275,16 +277,19 @@ class Reading(ABC):
         """Reorder the next requests, of which there is one."""
         assert len(order) == 1
 
-    def review(self, status_of: Callable[[int], Status]) -> None:
-        """Refuse the unanswered requests for ledgers whose status is not EOK."""
-        ledgers = self.ledgers()
-        if ledgers is None:
-            return
-        statuses = {ledger_id: status_of(ledger_id) for ledger_id in np.unique(ledgers).tolist()}
-        for status in set(statuses.values()) - {Status.EOK}:
+    def review(self, ledger_ids: Iterable[int], status_of: Callable[[int], Status | None]) -> list[int]:
+        """Refuse the unanswered requests for those of some ledgers whose status is not EOK.
+
+        Returns:
+            The ledgers whose status is not known. Their requests are left.
+        """
+        statuses = {ledger_id: status_of(ledger_id) for ledger_id in ledger_ids}
+        for status in set(statuses.values()) - {Status.EOK, None}:
+            assert status is not None
             refused = np.isin(np.asarray(self.ledgers()), [each for each, found in statuses.items() if found == status])
             self.arrange(np.argsort(refused, axis=None, kind="stable"))
             self.refuse_beyond(int(np.count_nonzero(~refused)), status)
+        return [ledger_id for ledger_id, found in statuses.items() if found is None]
 
 
 Pieces = list[bytes | memoryview]
@@ -359,9 +364,10 @@ class Reads:
         False: the turn is over, or the peer takes no replies now; offer the reading again.
         """
         place, left = self._proceed(reading, None, turn)
-        if place is not None:
+        must_wait = place is not None or bool(reading.unjudged)
+        if must_wait:
             self._answer_later(reading, place)
-        return not left or place is not None
+        return not left or must_wait
 
     def enqueue(self, reading: Reading, turn: Turn | None = None) -> None:
         """Answer all of a reading, now or later."""
@@ -413,18 +419,24 @@ class Reads:
 
     @staticmethod
     def _is_still_allowed(reading: Reading, authorization: Authorization) -> bool:
-        """Refuse the requests that changed rules no longer allow; return whether others are left."""
-        if reading.judged_by is authorization.rules:
+        """Refuse the requests that changed rules no longer allow; return whether the others may proceed."""
+        rules, connection = authorization.rules, reading.client.connection
+        if reading.judged_by is rules and not reading.unjudged:
             return True
-        connection = reading.client.connection
         try:
-            reading.review(lambda ledger_id: authorization.status_of(connection, ledger_id))
+            if reading.judged_by is not rules:
+                ledgers = reading.ledgers()
+                reading.judged_by = rules
+                reading.unjudged = () if ledgers is None else np.unique(ledgers).tolist()
+            reading.unjudged = reading.review(
+                reading.unjudged, lambda ledger_id: authorization.known_status_of(connection, ledger_id)
+            )
         except Exception as error:
             # Which requests are allowed is not known, and they may be sorted in part.
+            reading.unjudged = ()
             refuse_after(error, reading.client, lambda: reading.refuse(Status.EIO))
             return False
-        reading.judged_by = authorization.rules
-        return len(reading) > 0
+        return len(reading) > 0 and not reading.unjudged
 
     def note_answered(self, reading: Reading) -> None:
         """Count the one request of a reading that was answered by itself, and not while it proceeded."""
@@ -458,39 +470,49 @@ class Reads:
             self._wait(reading, place)
 
     def _wait(self, reading: Reading, place: FileRange | None) -> None:
-        """Continue when `place` is fetched. None: in the next turn of the connection, once the peer takes replies."""
-        if place is not None:
+        """Continue when ledgers are looked up that changed rules may allow, or when `place` is fetched.
+
+        None: in the next turn of the connection, once the peer takes replies.
+        """
+        client = reading.client
+        if reading.unjudged and client.is_taking and client.is_open:
+            # It was judged a moment ago. Where the peer takes nothing it was not, and the ledgers may be known by now.
+            assert self._authorization is not None
+            self._authorization.find(client.connection, reading.unjudged, lambda: self._go_on_soon(reading, None))
+        elif place is not None:
             began = self._times.clock_ns()
 
             def on_fetched(fetched: Fetched) -> None:
                 if self._times.is_on:
                     self._times.reads.note_fetch(self._times.clock_ns() - began)
-                client, turns = reading.client, self._turns
-                if turns.must_queue(client, is_demanding=False):
-                    # Much was fetched at the same time, and each answer may have megabytes.
-                    self._queue(reading, fetched)
-                else:
-                    self._go_on(reading, fetched, turns.begin(client))
+                self._go_on_soon(reading, fetched)
 
             self._fetch(place, on_fetched)
-        elif reading.client.is_taking:
-            self._turns.go_on(reading.client, lambda turn: self._go_on(reading, None, turn))
+        elif client.is_taking:
+            self._turns.go_on(client, lambda turn: self._go_on(reading, None, turn))
         else:
-            reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(reading.client)))
+            client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(client)))
 
-    def _queue(self, reading: Reading, fetched: Fetched) -> None:
-        """Continue in a later turn of the connection, without the fetched bytes if too many wait already."""
-        size = len(fetched.data)
-        if self._queued_bytes and self._queued_bytes + size > self._view.options.queued_bytes_max:
-            self._wait(reading, None)
+    def _go_on_soon(self, reading: Reading, fetched: Fetched | None) -> None:
+        """Continue at once, or in a later turn of the connection if this turn of the event loop has taken long.
+
+        Much may be fetched at the same time, and each answer may have megabytes. A reading waits without its fetched
+        bytes if too many wait already.
+        """
+        client, turns = reading.client, self._turns
+        if not turns.must_queue(client, is_demanding=False):
+            self._go_on(reading, fetched, turns.begin(client))
             return
+        size = 0 if fetched is None else len(fetched.data)
+        if self._queued_bytes and self._queued_bytes + size > self._view.options.queued_bytes_max:
+            fetched, size = None, 0
         self._queued_bytes += size
 
         def go_on(turn: Turn) -> None:
             self._queued_bytes -= size
             self._go_on(reading, fetched, turn)
 
-        self._turns.go_on(reading.client, go_on)
+        turns.go_on(client, go_on)
 
     def _go_on(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> None:
         client, place = reading.client, None
