@@ -16,7 +16,7 @@ and lists of entries that wait.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -51,6 +51,8 @@ class AuthorizationLimits:
 
 StatusOf = Callable[[Hashable, int], Status]
 """Returns EOK if a connection may still read a ledger."""
+KnownStatusOf = Callable[[Hashable, int], Status | None]
+"""Returns the same as far as it is known: None if the ledger must be looked up first."""
 
 
 def always_allowed(client: Hashable, ledger_id: int) -> Status:
@@ -172,8 +174,20 @@ class Authorization:
 
     def status_of(self, client: Hashable, ledger_id: int) -> Status:
         """Return EOK if a connection may still read a ledger that it was allowed to read; reports a refusal."""
+        status = self.known_status_of(client, ledger_id)
+        return Status.EIO if status is None else status
+
+    def known_status_of(self, client: Hashable, ledger_id: int) -> Status | None:
+        """Return what `status_of` returns; None: it is not known before `find` has called back."""
         rights = self._connections.get(client)
-        return Status.EUA if rights is None else rights.status_of(ledger_id)
+        return Status.EUA if rights is None else rights.known_status_of(ledger_id)
+
+    def find(self, client: Hashable, ledger_ids: Sequence[int], on_found: Callable[[], None]) -> None:
+        """Look up some ledgers of which a connection's status is not known, and call back in a later call.
+
+        By then the status of one at least is known. Call again for the others.
+        """
+        self._connections[client].find(ledger_ids, on_found)
 
     def expected_key(self, client: Hashable, ledger_id: int) -> bytes | None:
         """Return the master key of a ledger according to its metadata; None: the ledger, or its key, is not known."""
@@ -208,6 +222,7 @@ class ConnectionRights:
         "_facts",
         "_looked_up",
         "_mine",
+        "_on_found_all",
         "_principal",
         "_rights",
         "_unfound",
@@ -234,6 +249,8 @@ class ConnectionRights:
         """Ledgers whose look-up found nothing. It counts only for requests that had come: see `begin_requests`."""
         self._looked_up: set[int] = set()
         """Ledgers whose look-up is not answered yet."""
+        self._on_found_all: list[Callable[[], None]] = []
+        """What is called when all of these are answered, before the client is resumed."""
 
     def begin_requests(self) -> None:
         """Forget which ledgers were not found: new requests have arrived, and ledgers may have been created."""
@@ -263,20 +280,28 @@ class ConnectionRights:
         if isinstance(ledgers, np.ndarray) and not is_alike:
             count = self._count_alike(needed, ledgers, verdict)
         if verdict is Verdict.WAIT:
-            self._begin_lookups(needed, ledgers)
+            # Requests that name no ledger never wait.
+            assert ledgers is not None
+            most = 8 * self._authorization.limits.connection_lookups_max
+            self._begin_lookups(needed, ledgers[:most].tolist() if isinstance(ledgers, np.ndarray) else [ledgers])
         elif verdict is Verdict.REFUSED:
             self._report(needed, first, count)
         return verdict, count
 
-    def status_of(self, ledger_id: int) -> Status:
-        """See `Authorization.status_of`."""
+    def known_status_of(self, ledger_id: int) -> Status | None:
+        """See `Authorization.known_status_of`."""
         if self.allows(ledger_id, READ):
             return Status.EOK
         self._refresh()
         verdict = self._verdict(READ, ledger_id)
         if verdict is Verdict.REFUSED:
             self._report(READ, ledger_id, 1)
-        return verdict.status
+        return None if verdict is Verdict.WAIT else verdict.status
+
+    def find(self, ledger_ids: Sequence[int], on_found: Callable[[], None]) -> None:
+        """See `Authorization.find`."""
+        self._begin_lookups(READ, ledger_ids)
+        self._on_found_all.append(on_found)
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """Return the facts of a ledger, as `Authorization.facts`."""
@@ -345,10 +370,9 @@ class ConnectionRights:
             look *= _LOOK_MORE
         return len(ledgers)
 
-    def _begin_lookups(self, needed: int, ledgers: int | np.ndarray | None) -> None:
+    def _begin_lookups(self, needed: int, ledger_ids: Iterable[int]) -> None:
         most = self._authorization.limits.connection_lookups_max
-        ids = ledgers[: 8 * most].tolist() if isinstance(ledgers, np.ndarray) else [ledgers]
-        for ledger_id in dict.fromkeys(ids):
+        for ledger_id in dict.fromkeys(ledger_ids):
             if len(self._looked_up) >= most:
                 return
             if ledger_id not in self._looked_up and self._verdict(needed, ledger_id) is Verdict.WAIT:
@@ -365,6 +389,9 @@ class ConnectionRights:
             else:
                 self._unfound[ledger_id] = found
             if not self._looked_up:
+                called, self._on_found_all = self._on_found_all, []
+                for on_found_all in called:
+                    on_found_all()
                 self._client.resume()
 
         return on_found

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from bkspark.ids import NO_ENTRY
 from bkspark.wire.status import Status
-from bookie_service.engine.authorization import StatusOf, always_allowed
+from bookie_service.engine.authorization import KnownStatusOf, always_allowed
 from bookie_service.engine.reads import ReadClient, Reading, Reads
 from bookie_service.engine.shares import Peer, ShareLimits, Shares
 from bookie_service.engine.turns import Turn, Turns
@@ -76,11 +76,12 @@ class LongPolls:
         lac_of: Callable[[int], int],
         reads: Reads,
         turns: Turns,
-        status_of: StatusOf = always_allowed,
+        status_of: KnownStatusOf = always_allowed,
     ) -> None:
         """`seconds_max`: no poll waits longer. `lac_of(ledger id)` returns the LAC of a ledger as known in memory.
 
-        `status_of(connection, ledger)` is asked after the wait; the poll is answered only if it returns EOK.
+        `status_of(connection, ledger)` is asked after the wait, and when the rules change; the poll is refused if it
+        returns another status than EOK. None: it is not known, and `reads` finds it out before the poll is answered.
         """
         self._status_of = status_of
         self._places = Shares(limits)
@@ -182,11 +183,12 @@ class LongPolls:
     def _refuse_unless_allowed(self, waiter: _Waiter) -> bool:
         """Return whether a poll may still be answered; otherwise it is refused."""
         status = self._status_of(waiter.poll.client, waiter.poll.ledger_id)
-        if status != Status.EOK:
-            self._remove(waiter)
-            waiter.poll.wake(None)
-            self._reads.refuse(waiter.poll, status)
-        return status == Status.EOK
+        if status is None or status == Status.EOK:
+            return True
+        self._remove(waiter)
+        waiter.poll.wake(None)
+        self._reads.refuse(waiter.poll, status)
+        return False
 
     def _time_is_over(self, waiter: _Waiter) -> None:
         if self._is_waiting(waiter) and self._refuse_unless_allowed(waiter):

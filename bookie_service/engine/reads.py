@@ -8,8 +8,8 @@ the error is logged with its traceback, and everything else continues. Requests 
 A reading is answered at once as far as its entries are in memory, and the rest later, through fetch threads. The rest
 is copied out of the connection's buffer, and the connection continues with its next requests, because replies need no
 order. So a read that waits for the disk delays no add and no other read. Waiting readings are limited (`ReadOptions`)
-and hold no entries. They keep waiting while their peer does not take replies. If the authorization rules change in
-between, the rest is judged again.
+and hold no entries, but for a few MiB that were fetched and wait for their turn. They keep waiting while their peer
+does not take replies. If the authorization rules change in between, the rest is judged again.
 
 A read looks entries up at one moment on the event loop, so a negative answer was true at that moment. Bytes that were
 fetched from a position are not used if a compaction has moved the entry since.
@@ -63,12 +63,15 @@ class ReadOptions:
     waiting_max: how many entries may wait for the disk; further reads are answered ETOOMANYREQUESTS.
     batch_bytes_max: bytes of the response to a batch read. replies_bytes_max: single reads are answered in pieces of
         this size.
+    queued_bytes_max: bytes that were fetched and wait for a turn of their connection. Those of one read may be more.
+        Others are dropped, because the operating system most likely has them in memory now.
     """
 
     in_flight_max: int = bounded(0, 0, COUNT_MAX)
     waiting_max: int = bounded(80_000, 1, 1024 * COUNT_MAX)
     batch_bytes_max: int = bounded(5 * 1024 * 1024, 1, 64 * 1024 * 1024, "bytes")
     replies_bytes_max: int = bounded(1280 * 1024, 1, BYTES_MAX, "bytes")
+    queued_bytes_max: int = bounded(8 * 1024 * 1024, 0, BYTES_MAX, "bytes")
 
     def __post_init__(self) -> None:
         check(self)
@@ -230,7 +233,9 @@ class Reading(ABC):
     """Whether it is answered later: a long poll that waits for a change of its ledger, and is enqueued again then, or a
     list of entries that waits for its turn, and is answered by itself."""
     judged_by: Rules | None = None
-    """The authorization rules that allow all of it; None: not known."""
+    """The authorization rules that allow all of it but `unjudged`; None: not known."""
+    unjudged: Sequence[int] = ()
+    """Ledgers that must be looked up before the rules can be applied to them. It does not proceed before."""
     failures: int = 0
     """How many requests were answered with an error. Readings of READ_ENTRY do not count them: `View` counts what they
     find."""
@@ -272,16 +277,19 @@ class Reading(ABC):
         """Reorder the next requests, of which there is one."""
         assert len(order) == 1
 
-    def review(self, status_of: Callable[[int], Status]) -> None:
-        """Refuse the unanswered requests for ledgers whose status is not EOK."""
-        ledgers = self.ledgers()
-        if ledgers is None:
-            return
-        statuses = {ledger_id: status_of(ledger_id) for ledger_id in np.unique(ledgers).tolist()}
-        for status in set(statuses.values()) - {Status.EOK}:
+    def review(self, ledger_ids: Iterable[int], status_of: Callable[[int], Status | None]) -> list[int]:
+        """Refuse the unanswered requests for those of some ledgers whose status is not EOK.
+
+        Returns:
+            The ledgers whose status is not known. Their requests are left.
+        """
+        statuses = {ledger_id: status_of(ledger_id) for ledger_id in ledger_ids}
+        for status in set(statuses.values()) - {Status.EOK, None}:
+            assert status is not None
             refused = np.isin(np.asarray(self.ledgers()), [each for each, found in statuses.items() if found == status])
             self.arrange(np.argsort(refused, axis=None, kind="stable"))
             self.refuse_beyond(int(np.count_nonzero(~refused)), status)
+        return [ledger_id for ledger_id, found in statuses.items() if found is None]
 
 
 Pieces = list[bytes | memoryview]
@@ -329,6 +337,8 @@ class Reads:
         self._on_room = on_room
         self._waiting = 0
         """Requests whose reading waits for a fetch or for its peer."""
+        self._queued_bytes = 0
+        """Fetched bytes of readings that wait for a turn of their connection."""
         self._readings: Counter[ReadClient] = Counter()
         """How many readings of each client wait. A client without one has no entry."""
         self.refused = 0
@@ -354,9 +364,10 @@ class Reads:
         False: the turn is over, or the peer takes no replies now; offer the reading again.
         """
         place, left = self._proceed(reading, None, turn)
-        if place is not None:
+        must_wait = place is not None or bool(reading.unjudged)
+        if must_wait:
             self._answer_later(reading, place)
-        return not left or place is not None
+        return not left or must_wait
 
     def enqueue(self, reading: Reading, turn: Turn | None = None) -> None:
         """Answer all of a reading, now or later."""
@@ -408,13 +419,24 @@ class Reads:
 
     @staticmethod
     def _is_still_allowed(reading: Reading, authorization: Authorization) -> bool:
-        """Refuse the requests that changed rules no longer allow; return whether others are left."""
-        if reading.judged_by is authorization.rules:
+        """Refuse the requests that changed rules no longer allow; return whether the others may proceed."""
+        rules, connection = authorization.rules, reading.client.connection
+        if reading.judged_by is rules and not reading.unjudged:
             return True
-        reading.judged_by = authorization.rules
-        connection = reading.client.connection
-        reading.review(lambda ledger_id: authorization.status_of(connection, ledger_id))
-        return len(reading) > 0
+        try:
+            if reading.judged_by is not rules:
+                ledgers = reading.ledgers()
+                reading.judged_by = rules
+                reading.unjudged = () if ledgers is None else np.unique(ledgers).tolist()
+            reading.unjudged = reading.review(
+                reading.unjudged, lambda ledger_id: authorization.known_status_of(connection, ledger_id)
+            )
+        except Exception as error:
+            # Which requests are allowed is not known, and they may be sorted in part.
+            reading.unjudged = ()
+            refuse_after(error, reading.client, lambda: reading.refuse(Status.EIO))
+            return False
+        return len(reading) > 0 and not reading.unjudged
 
     def note_answered(self, reading: Reading) -> None:
         """Count the one request of a reading that was answered by itself, and not while it proceeded."""
@@ -448,25 +470,49 @@ class Reads:
             self._wait(reading, place)
 
     def _wait(self, reading: Reading, place: FileRange | None) -> None:
-        """Continue when `place` is fetched. None: in the next turn of the connection, once the peer takes replies."""
-        if place is not None:
+        """Continue when ledgers are looked up that changed rules may allow, or when `place` is fetched.
+
+        None: in the next turn of the connection, once the peer takes replies.
+        """
+        client = reading.client
+        if reading.unjudged and client.is_taking and client.is_open:
+            # It was judged a moment ago. Where the peer takes nothing it was not, and the ledgers may be known by now.
+            assert self._authorization is not None
+            self._authorization.find(client.connection, reading.unjudged, lambda: self._go_on_soon(reading, None))
+        elif place is not None:
             began = self._times.clock_ns()
 
             def on_fetched(fetched: Fetched) -> None:
                 if self._times.is_on:
                     self._times.reads.note_fetch(self._times.clock_ns() - began)
-                client, turns = reading.client, self._turns
-                if turns.must_queue(client, is_demanding=False):
-                    # Much was fetched at the same time, and each answer may have megabytes.
-                    turns.go_on(client, lambda turn: self._go_on(reading, fetched, turn))
-                else:
-                    self._go_on(reading, fetched, turns.begin(client))
+                self._go_on_soon(reading, fetched)
 
             self._fetch(place, on_fetched)
-        elif reading.client.is_taking:
-            self._turns.go_on(reading.client, lambda turn: self._go_on(reading, None, turn))
+        elif client.is_taking:
+            self._turns.go_on(client, lambda turn: self._go_on(reading, None, turn))
         else:
-            reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(reading.client)))
+            client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(client)))
+
+    def _go_on_soon(self, reading: Reading, fetched: Fetched | None) -> None:
+        """Continue at once, or in a later turn of the connection if this turn of the event loop has taken long.
+
+        Much may be fetched at the same time, and each answer may have megabytes. A reading waits without its fetched
+        bytes if too many wait already.
+        """
+        client, turns = reading.client, self._turns
+        if not turns.must_queue(client, is_demanding=False):
+            self._go_on(reading, fetched, turns.begin(client))
+            return
+        size = 0 if fetched is None else len(fetched.data)
+        if self._queued_bytes and self._queued_bytes + size > self._view.options.queued_bytes_max:
+            fetched, size = None, 0
+        self._queued_bytes += size
+
+        def go_on(turn: Turn) -> None:
+            self._queued_bytes -= size
+            self._go_on(reading, fetched, turn)
+
+        turns.go_on(client, go_on)
 
     def _go_on(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> None:
         client, place = reading.client, None

@@ -12,9 +12,9 @@ A run of requests that is served as arrays counts as one request, because it cos
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
 steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. Accepting a
 connection, and closing one to make room for others, are also steps of this queue while a client is served as its
-requests come. So none of them makes a turn long. If connections end soon after they began, or make room for new ones,
-there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client waits for
-a processor. So thousands of new connections do not delay a known client.
+requests come. So none of them makes a turn long. If many connections end soon after they began, or any make room for
+new ones, there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client
+waits for a processor. So thousands of new connections do not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -41,8 +41,10 @@ class TurnLimits:
     queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
     crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
     newcomers_share: the part of the time that steps for unknown peers may take. It applies while a client is served as
-        its requests come, and if in the last `shared_seconds` a connection was closed to make room, or ended that was
-        no older than this.
+        its requests come, if a connection was closed to make room in the last `shared_seconds`, or many were short.
+    short_lived_max: how many connections may last no longer than `shared_seconds` and end within such a time before
+        steps have this share. The steps of so few take a few percent of the time, so commands and probes do not delay
+        newcomers.
     """
 
     requests: int = bounded(64, 1, COUNT_MAX)
@@ -55,6 +57,7 @@ class TurnLimits:
     queue_seconds: float = bounded(0.0002, 0.0, YEARS_S, "seconds")
     crowded_seconds: float = bounded(0.001, 0.0, YEARS_S, "seconds")
     newcomers_share: float = bounded(0.5, 0.001, 1.0)
+    short_lived_max: int = bounded(100, 0, COUNT_MAX)
 
     def __post_init__(self) -> None:
         check(self)
@@ -139,6 +142,10 @@ class Turns:
         """From when on a newcomer's step may be taken while steps have a share of the time."""
         self._crowded_until = 0.0
         """Until when steps have a share of the time, if a client is served as its requests come."""
+        self._short_lived = 0
+        """Short connections that ended since the present count began; the count ends at `_count_until`."""
+        self._count_until = 0.0
+        """When the count of short connections begins again."""
         self._is_step_planned = False
         """Whether a newcomer's step is planned, or is being taken."""
         self._prompt: Hashable = None
@@ -181,9 +188,16 @@ class Turns:
             callback()
 
     def note_end(self, age_s: float) -> None:
-        """Note that a connection has ended which was so old: steps for those that come and go need pauses."""
-        if age_s <= self._limits.shared_seconds:
-            self._crowded_until = self.clock() + self._limits.shared_seconds
+        """Note that a connection has ended which was so old: where many come and go, their steps need pauses."""
+        limits = self._limits
+        if age_s > limits.shared_seconds:
+            return
+        now = self.clock()
+        if now >= self._count_until:
+            self._short_lived, self._count_until = 0, now + limits.shared_seconds
+        self._short_lived += 1
+        if self._short_lived > limits.short_lived_max:
+            self._crowded_until = now + limits.shared_seconds
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came: it has nothing in the queue."""

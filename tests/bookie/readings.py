@@ -115,9 +115,13 @@ class Bench:
 
     def fetch_one(self, number: int = 0) -> None:
         place, callback = self.fetches.pop(number)
+        callback(Fetched(place, self.bytes_of(place)))
+
+    def bytes_of(self, place: FileRange) -> bytes:
         file = SimulatedFiles(self.twin.disk).open(place.path)
-        callback(Fetched(place, file.read(place.size, place.offset)))
+        found = file.read(place.size, place.offset)
         file.close()
+        return found
 
     def fail_one(self) -> None:
         place, callback = self.fetches.pop(0)

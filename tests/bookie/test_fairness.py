@@ -18,7 +18,7 @@ from tests.bookie.simulated_connections import ServedBookie, replies
 from tests.floods.requests import HELD, REQUESTS, SPARSE, UNKNOWN, read
 
 COUNT = 800
-LIMITS = TurnLimits(requests=16, seconds=1.0)
+LIMITS = TurnLimits(requests=16, seconds=1.0, short_lived_max=0)
 
 
 @pytest.fixture

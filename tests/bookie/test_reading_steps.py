@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ from bookie_service.metrics.requests import (
 )
 from bookie_service.network.known_responses import KnownResponse, SpaceRead
 from bookie_service.network.v2_batch_read import BatchRead
+from bookie_service.storage.io.byte_source import Fetched
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.interface import Ledger
 from tests.bookie import collecting, readings
@@ -539,3 +541,48 @@ def test_what_was_fetched_in_a_long_turn_of_the_event_loop_is_answered_in_the_ne
     bench.step()
     assert bool(peers[1].sent) is not leaves
     assert reads.waiting == 0
+
+
+def test_bytes_that_were_fetched_and_wait_for_a_turn_are_limited(twin: BookieTwin) -> None:
+    """`ReadOptions`: "queued_bytes_max: bytes that were fetched and wait for a turn of their connection." Each queued
+    batch read kept up to 5 MiB, and one connection may have tens of thousands of them."""
+    limit = 20_000
+    bench, peer = Bench(twin, options=ReadOptions(queued_bytes_max=limit)), Peer()
+    now = began = 0.0
+    turns = Turns(lambda _, callback: bench.queue.append(callback), lambda: now, loop_turn_began=lambda: began)
+    reads = Reads(bench.view, bench.fetch, turns, lambda: None)
+    for number in range(40):
+        reads.enqueue(BatchRead(peer, LARGE, 0, number, 4, 5000))
+    now += TurnLimits().crowded_seconds * 2
+    fetched: list[bytes] = []
+    for place, callback in list(bench.fetches):
+        fetched.append(bench.bytes_of(place))
+        callback(Fetched(place, fetched[-1]))
+    bench.fetches.clear()
+    # The list, the name, and the argument of the call refer to each; whatever else does is Reads.
+    held = sum(len(data) for data in fetched if sys.getrefcount(data) > 3)
+    assert limit / 2 < held <= limit < sum(map(len, fetched)) / 2
+    assert (peer.sent, reads.waiting) == (b"", 40)
+    while bench.queue or bench.fetches:
+        began = now
+        bench.step()
+        now += TurnLimits().crowded_seconds * 2
+        while bench.fetches:
+            bench.fetch_one()
+    assert (len(peer.frames()), reads.waiting) == (40, 0)
+
+
+def test_fetched_bytes_beyond_the_limit_wait_for_a_turn_where_nothing_else_does(twin: BookieTwin) -> None:
+    """Where the file system cannot tell what is cached, a read would be fetched again for ever."""
+    bench, peer = Bench(twin, options=ReadOptions(queued_bytes_max=0)), Peer()
+    now = began = 0.0
+    turns = Turns(lambda _, callback: bench.queue.append(callback), lambda: now, loop_turn_began=lambda: began)
+    reads = Reads(bench.view, bench.fetch, turns, lambda: None)
+    for number in range(2):
+        reads.enqueue(BatchRead(peer, LARGE, 0, number, 4, 5000))
+    now += TurnLimits().crowded_seconds * 2
+    bench.fetch_one()
+    bench.fetch_one()
+    bench.step()
+    bench.step()
+    assert (len(peer.frames()), len(bench.fetches), reads.waiting) == (1, 1, 1)

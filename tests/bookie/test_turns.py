@@ -320,7 +320,7 @@ def test_connection_that_makes_room_is_closed_at_once_or_as_the_next_step(loop: 
 
 def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_make_room(loop: Loop) -> None:
     """A bookie that is never idle waits for a processor, and then each reply is late."""
-    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(newcomers_share=0.25, shared_seconds=2.0))
+    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(newcomers_share=0.25, short_lived_max=2))
     step_s = 1 / 64
     steps = 0
 
@@ -347,10 +347,15 @@ def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_m
     turns.close("left", lambda: None)
     assert [share(), share()] == [0.25, 0.25]
     assert share() > 0.9, "no connection was closed to make room for 2 seconds"
-    turns.note_end(age_s=2.0)
+    for _ in range(3):
+        turns.note_end(age_s=2.0)
     assert [share(), share()] == [0.25, 0.25], "connections come and go"
-    turns.note_end(age_s=2.1)
-    assert share() > 0.9, "it was no newcomer any more"
+    for _ in range(3):
+        turns.note_end(age_s=2.1)
+    assert share() > 0.9, "they were no newcomers any more"
+    for _ in range(4):
+        turns.note_end(age_s=0.1)
+        assert share() > 0.9, "a client with a short connection each second slows nobody"
     turns.close("left", lambda: None)
     loop.now += 1.9
     assert share(honest_is_served=False) > 0.9, "no client is served as its requests come"

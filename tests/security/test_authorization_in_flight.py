@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,12 @@ from bkspark.security.principal import Principal
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
-from bookie_service.engine.authorization import AuthorizationLimits
+from bookie_service.engine.authorization import AuthorizationLimits, Unfound
+from bookie_service.engine.single_reads import SingleReads
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, adds
 from tests.bookie.v3_peer import request
+from tests.planting import around
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
 
 USER = Principal("user", "digest")
@@ -170,3 +173,160 @@ def test_rules_that_were_written_over_with_the_old_time_and_length_are_read(tmp_
     path.chmod(0o666)
     with pytest.raises(ConfigurationError, match="every user of this host can change it"):
         file.read_if_changed()
+
+
+def test_defect_in_judging_waiting_reads_again_is_answered_eio_and_gives_nothing_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`reads`: "an error in a reading leaves the bookie unchanged: the request is answered EIO". It ended the process,
+    because the audit log is written and the requests are sorted before the reading proceeds."""
+    bookie = bookie_of_two_ledgers()
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, reads(1000, (1, 2)), turns=100)
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:shared")
+    reader.takes = MANY
+
+    def fail(old: object, reading: SingleReads, order: np.ndarray) -> None:
+        raise AssertionError("a defect")
+
+    with around(SingleReads, "arrange", fail):
+        answer = bookie.ask(reader, b"", turns=400)
+    found = statuses(answer)
+    assert len(found) == 1000
+    assert found.count(Status.EIO) > 400, "no request may be answered that was not judged"
+    # Some responses were made before, and wait in the connection's buffer.
+    assert answer.count(struct.pack(">iqq", Status.EOK, 1, 0)) < 100
+    assert "this is a defect of the bookie" in caplog.text
+
+
+def bookie_that_knows_no_ledger(ledgers: int, limits: AuthorizationLimits | None = None) -> AuthorizedBookie:
+    """Return a bookie whose user may read everything, so that no read needed the metadata of a ledger."""
+    known = [facts(ledger_id, "theirs" if ledger_id == 3 else "mine") for ledger_id in range(1, ledgers + 1)]
+    bookie = AuthorizedBookie(f"{ALL_RIGHTS}\ndigest:user read *", Metadata(known), limits)
+    writer = bookie.connect(ROOT)
+    for ledger_id in range(1, ledgers + 1):
+        assert statuses(bookie.ask(writer, adds(ledger_id, 0, [bytes(20_000)]), turns=40)) == [Status.EOK]
+        bookie.authorization.forget_ledger(ledger_id)
+    bookie.metadata.asked.clear()
+    return bookie
+
+
+@pytest.mark.parametrize("frames", [reads, lac_reads])
+@pytest.mark.parametrize("is_asking", [False, True], ids=["silent", "asking"])
+def test_waiting_reads_wait_on_until_the_ledgers_that_new_rules_name_are_looked_up(
+    frames: Callable[[int, tuple[int, ...]], bytes], *, is_asking: bool
+) -> None:
+    """docs/security.md: "If ZooKeeper does not answer within 4 s, the request is answered EIO". Reads that waited were
+    answered EIO at once, on all bookies at about the same moment, although the new rules allow them."""
+    bookie = bookie_that_knows_no_ledger(3)
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, frames(900, (1, 2, 3)), turns=100)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    reader.takes = MANY
+    before = statuses(bookie.ask(reader, b"", turns=400))
+    assert set(before) == {Status.EOK}, "made before the rules changed"
+    assert sorted(bookie.metadata.asked) == [1, 2, 3]
+    bookie.metadata.release()
+    found = statuses(bookie.ask(reader, frames(3, (1, 2, 3)) * is_asking, turns=400))
+    assert len(before) + len(found) == 900 + 3 * is_asking
+    assert len(before) < 100
+    assert set(found) == {Status.EOK, Status.EUA}
+    assert found.count(Status.EUA) > 250
+    assert bookie.served.bookie.reads.waiting == 0
+
+
+def test_waiting_reads_of_more_ledgers_than_are_looked_up_or_remembered_at_once_are_answered() -> None:
+    limits = AuthorizationLimits(ledgers_max=4, connection_ledgers_max=1, connection_lookups_max=2)
+    bookie = bookie_that_knows_no_ledger(9, limits)
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, reads(400, tuple(range(1, 11))), turns=100)
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    reader.takes = MANY
+    found = statuses(bookie.ask(reader, b"", turns=4000))
+    assert len(found) == 400
+    # Ledger 3 is another's, and ledger 10 does not exist.
+    assert set(found) - {Status.ENOLEDGER} == {Status.EOK, Status.EUA}
+    assert found.count(Status.EUA) > 50
+
+
+def test_reads_that_wait_for_a_look_up_end_with_their_connection() -> None:
+    bookie = bookie_that_knows_no_ledger(3)
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, reads(900, (1, 2, 3)), turns=100)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    reader.takes = MANY
+    bookie.ask(reader, b"", turns=400)
+    assert bookie.served.bookie.reads.waiting > 0
+    bookie.served.connections[reader].close()
+    bookie.metadata.release()
+    bookie.served.turn()
+    assert bookie.served.bookie.reads.waiting == 0
+    assert list(bookie.served.bookie.reads.clients()) == []
+
+
+@pytest.mark.parametrize("answer", ["found", "unknown"])
+def test_rules_that_change_again_during_the_look_up_are_the_ones_that_count(answer: str) -> None:
+    bookie = bookie_that_knows_no_ledger(3)
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, reads(900, (1, 2, 3)), turns=100)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    reader.takes = MANY
+    before = statuses(bookie.ask(reader, b"", turns=400))
+    if answer == "unknown":
+        bookie.metadata.ledgers = dict.fromkeys(bookie.metadata.ledgers, Unfound.UNKNOWN)
+    else:
+        bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:theirs")
+    bookie.metadata.release()
+    found = statuses(bookie.ask(reader, b"", turns=400))
+    assert len(before) + len(found) == 900
+    expected = {Status.EIO} if answer == "unknown" else {Status.EOK, Status.EUA}
+    assert set(found) == expected
+    assert found.count(Status.EUA) > (500 if answer == "found" else -1)
+
+
+@pytest.mark.parametrize(("ledger_id", "status"), [(1, Status.EOK), (3, Status.EUA)], ids=["allowed", "another's"])
+def test_long_poll_waits_on_until_new_rules_can_be_applied_to_its_ledger(ledger_id: int, status: int) -> None:
+    """All waiting long polls of a cluster were answered EIO when such rules came into force."""
+    bookie = bookie_that_knows_no_ledger(3)
+    reader = bookie.connect(USER)
+    poll = request(protocol.READ_ENTRY, 7, ledgerId=ledger_id, entryId=0, previousLAC=0, timeOut=60_000)
+    assert bookie.ask(reader, v3.encode_message(poll)) == b""
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    assert bookie.ask(reader, b"") == b""
+    bookie.served.loop.now += 61
+    bookie.metadata.is_held = True
+    assert bookie.ask(reader, b"") == b""
+    bookie.metadata.release()
+    (found,) = statuses(bookie.ask(reader, b"", turns=40))
+    assert (found, bookie.metadata.asked) == (status, [ledger_id])
+    assert bookie.served.bookie.reads.waiting == 0
+
+
+def test_peer_that_takes_no_replies_after_the_look_up_gets_them_later() -> None:
+    bookie = AuthorizedBookie(f"{ALL_RIGHTS}\ndigest:user read,fence *", Metadata([facts(1, "mine")]))
+    assert statuses(bookie.ask(bookie.connect(ROOT), adds(1, 0, [bytes(20_000)]), turns=40)) == [Status.EOK]
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, fencing_reads(900, (1,)), turns=100)
+    bookie.authorization.forget_ledger(1)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read,fence log:mine")
+    reader.takes = MANY
+    before = statuses(bookie.ask(reader, b"", turns=400))
+    reader.takes = 0
+    bookie.metadata.release()
+    assert bookie.ask(reader, b"", turns=400) == b""
+    assert bookie.served.bookie.reads.waiting > 0
+    reader.takes = MANY
+    found = statuses(bookie.ask(reader, b"", turns=400))
+    assert len(before) < 100
+    assert [*before, *found] == [Status.EOK] * 900
+    assert bookie.served.bookie.reads.waiting == 0
