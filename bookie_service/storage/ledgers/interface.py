@@ -173,7 +173,7 @@ class LedgerIndex(IndexView, Protocol):
 
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         """Let reads no longer step over what removed ledgers left. It may wait for a disk, and for long. On any thread,
-        beside all other calls."""
+        beside all other calls but `close`. None of them waits for it."""
 
 
 @dataclass(slots=True, eq=False)
