@@ -71,7 +71,7 @@ from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import ReadOnlyFiles, is_disk_failure
 from bookie_service.storage.io.framed_entries import rows_by_ledger
-from bookie_service.storage.ledgers.factory import check_written_by
+from bookie_service.storage.ledgers.factory import check_converted, check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
 
 T = TypeVar("T")
@@ -146,6 +146,7 @@ def run(configuration: Configuration, as_json: bool) -> int:
         with locked(files, [*service.journal_directories, *service.ledger_directories], "check"):
             current = [layout.current(each) for each in service.ledger_directories]
             if all(map(files.is_directory, current)):
+                check_converted(files, list(map(layout.current, service.journal_directories)), current)
                 check_written_by(files, current, service.store.storage_class)
             report = BookieCheck(files, service.journal_directories, service.ledger_directories).run()
     except (ConfigurationError, StorageDamaged, OSError) as error:

@@ -13,7 +13,8 @@ command holds the directory locks.
 
 The steps, each of them durable before the next one:
 
-1. The file `conversion` is made in the first ledger directory. Every class refuses to start while it is there.
+1. The file `conversion` is made in the first journal directory. Every class refuses to start while it is there. It is
+   beside a journal, because a bookie may start without a ledger directory whose disk fails.
 2. The new index is made beside the old one. While the store has its final name, `positions`, the store counts;
    otherwise the index files count. So the rename of the store decides.
 3. The old index is removed, and then the file `conversion`.
@@ -131,15 +132,19 @@ class Conversion:
         """Called with a line for people now and then."""
         self._report = ConversionReport(bookie.storage_class.short_name)
         self._store = os.path.join(bookie.ledgers[0], key_value_index.DIRECTORY_NAME)
-        self._marker = os.path.join(bookie.ledgers[0], layout.CONVERSION_NAME)
-        self._is_interrupted = bookie.files.exists(self._marker)
-        """Whether an earlier conversion did not end. No bookie has run since it began."""
-        if not self._is_interrupted and DirtyMarker(bookie.files, bookie.ledgers, bookie.journals).is_set():
+        self._marker = os.path.join(bookie.journals[0], layout.CONVERSION_NAME)
+        self._old_marker = os.path.join(bookie.ledgers[0], layout.CONVERSION_NAME)
+        """The marker of an earlier build. Without the disk of this directory a bookie may have run beside it."""
+        has_run = not bookie.files.exists(self._marker)
+        """Whether a bookie may have run since an earlier conversion began that did not end, or there is none."""
+        if has_run and DirtyMarker(bookie.files, bookie.ledgers, bookie.journals).is_set():
             raise ConfigurationError(
                 f"the bookie in {', '.join(bookie.ledgers)} did not stop in order, or has not run since its index was "
                 "rebuilt, so the index may lack something: start it with the class that it had, stop it with SIGTERM, "
                 "and then convert"
             )
+        self._is_interrupted = not has_run or bookie.files.exists(self._old_marker)
+        """Whether an earlier conversion did not end."""
         self._places = FilePlaces(bookie.files, bookie.journals[0])
 
     def run(self) -> ConversionReport:
@@ -184,8 +189,9 @@ class Conversion:
                     "before the bookie uses this directory again"
                 )
         self._remove_unfinished()
-        self._files.remove(self._marker)
-        self._files.sync_directory(self._ledgers[0])
+        for marker in filter(self._files.exists, (self._old_marker, self._marker)):
+            self._files.remove(marker)
+            self._files.sync_directory(os.path.dirname(marker))
 
     def _has_files(self, has_store: bool) -> bool:
         """Return whether there are index files or headers beside the store; without a store, or records about them."""

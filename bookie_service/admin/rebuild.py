@@ -73,7 +73,7 @@ from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
-from bookie_service.storage.ledgers.factory import check_written_by
+from bookie_service.storage.ledgers.factory import check_converted, check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -167,6 +167,7 @@ class Rebuild:
         """Positions that were found and are not written to the index yet, by ledger."""
         self._positions_held = 0
         """How many positions `_held` has; at most _POSITIONS_HELD_MAX plus those of one log."""
+        check_converted(bookie.files, bookie.journals, bookie.ledgers)
         check_written_by(bookie.files, bookie.ledgers, bookie.storage_class)
 
     def run(self, wanted: frozenset[int] | str | None) -> RebuildReport:

@@ -1,12 +1,12 @@
 """Every directory and file name of a bookie, as Apache's bookies lay them out.
 
-<journal directory>/current/   VERSION (cookie), place, <id>.txn, DIRTY; only in the first one: filePlaces
+<journal directory>/current/   VERSION (cookie), place, <id>.txn, DIRTY; only in the first one: filePlaces and,
+                               while an index is converted, conversion
 <ledger directory>/current/    VERSION, place, DIRTY, lastMark, lastMark.<i>, lastId, <hex>.log,
                                <hex>/<hex>/<hex>.idx, and BOOKIE_STATUS after an operator made the bookie read-only
                                or writable.
                                Only in the first one: fencedDeleted, indexFiles, ledgerHeaders, limbo; with
                                DbLedgerStorage positions/ and positions.commit; compaction while one runs.
-                               While an index is converted: conversion.
                                While an index is rebuilt: <hex>.idx.rebuilt or positions.rebuilt/, and afterwards
                                positions.replaced/
 """
@@ -21,8 +21,8 @@ PLACE_NAME = "place"
 """Name of the file that contains the configured path of its directory, as text. The cookies in all directories are
 equal, so they do not distinguish directories."""
 CONVERSION_NAME = "conversion"
-"""Name of the file that is in the first ledger directory while the index is converted. It contains the name of the new
-storage class, as text."""
+"""Name of the file that is in the first journal directory while the index is converted. It contains the name of the new
+storage class, as text. Earlier builds made it in the first ledger directory."""
 
 
 def current(directory: str) -> str:

@@ -20,7 +20,7 @@ from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.items import item
 from tests.bookie.ledger_stores import flush, put, read
-from tests.bookie.stalling_files import StallingFiles
+from tests.bookie.stalling_files import SYNCS, StallingFiles
 from tests.disks import ROOMY
 from tests.polling import wait_until
 
@@ -159,7 +159,7 @@ def test_flushes_go_on_while_the_removal_of_ledgers_from_the_key_value_store_is_
 
 
 @pytest.mark.parametrize("storage_class", [StorageClass.DB], indirect=True)
-def test_removal_without_space_is_left_to_the_next_pass_and_one_whose_disk_fails_is_an_error(
+def test_removal_without_space_is_repeated_after_a_crash_and_one_that_fails_ends_the_bookie(
     store: LedgerStorage, files: StallingDisks
 ) -> None:
     store.disks.waits = True
@@ -169,3 +169,24 @@ def test_removal_without_space_is_left_to_the_next_pass_and_one_whose_disk_fails
     files.code = errno.EIO
     with pytest.raises(OSError, match="Input/output error"):
         store.sync_dropped([2])
+
+
+def test_removal_that_fails_after_its_disk_was_late_ends_the_bookie_before_entry_logs_are_removed(
+    store: LedgerStorage, files: StallingDisks
+) -> None:
+    """Otherwise the ledgers would exist again after a crash, and their positions would name logs that are gone."""
+    failed = threading.Event()
+
+    def collect() -> None:
+        with pytest.raises(PermissionError):
+            store.sync_dropped([2])
+        failed.set()
+
+    files.stall("/a/")
+    with running(collect, files.release):
+        wait_until(lambda: files.holding, "the sync of the removal")
+        assert flushes(store)
+        files.code = errno.EACCES
+        files.fault = lambda operation, path: operation in SYNCS and "/a/" in path
+    assert failed.is_set()
+    files.fault = None

@@ -24,7 +24,6 @@ from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
@@ -237,12 +236,28 @@ def test_shell_verbs_of_apache_convert_the_configured_bookie(tmp_path: Path, cap
 @pytest.mark.parametrize("storage_class", list(StorageClass))
 def test_no_bookie_starts_on_a_conversion_that_was_interrupted(tmp_path: Path, storage_class: StorageClass) -> None:
     options = filled(tmp_path, StorageClass.SORTED)
-    current = [layout.current(each) for each in options.ledger_directories]
-    Path(current[0], "conversion").write_text("DbLedgerStorage\n")
-    with pytest.raises(ConfigurationError, match="--convert-index` again"):
-        check_written_by(LocalFiles(), current, storage_class)
-    assert converted(options, storage_class).is_converted
+    # Earlier builds made the file in a ledger directory.
+    for directory in (options.journal_directories[0], options.ledger_directories[0]):
+        Path(layout.current(directory), "conversion").write_text("DbLedgerStorage\n")
+        with (
+            pytest.raises(ConfigurationError, match="--convert-index` again"),
+            Serving(with_class(options, storage_class)),
+        ):
+            pass
+        assert converted(options, storage_class).was_interrupted
     assert_whole(with_class(options, storage_class))
+
+
+def test_bookie_that_ran_beside_an_interrupted_conversion_of_an_earlier_build_and_was_killed_is_not_converted(
+    tmp_path: Path,
+) -> None:
+    """It started without the first disk, which had the only file that says so."""
+    options = filled(tmp_path, StorageClass.SORTED)
+    ledgers = [layout.current(each) for each in options.ledger_directories]
+    Path(ledgers[0], "conversion").write_text("DbLedgerStorage\n")
+    DirtyMarker(LocalFiles(), ledgers[1:]).set(journal_is_complete=True)
+    with pytest.raises(ConfigurationError, match="did not stop in order"):
+        converted(options, StorageClass.DB)
 
 
 # ---- crashes ----

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import select
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
 LEDGERS = 5000
+WAIT_S = 20
 
 
 def _hold(index: KeyValueIndex, ledger_ids: Iterable[int]) -> None:
@@ -123,10 +127,91 @@ def test_damage_that_is_found_after_ledgers_were_removed_does_not_fail_their_rem
         removed = range(2000, 4000)
         _remove(index, removed)
         assert [index.last_entry(each) for each in (removed[0], removed[-1])] == [NO_ENTRY, NO_ENTRY]
+        _hold(index, [LEDGERS])
+        assert index.last_entry(LEDGERS) == 0
     finally:
         # RocksDB writes nothing out after it found damage.
         with contextlib.suppress(StorageDamaged):
             index.close()
+
+
+class PipedStore:
+    """A store whose next files are pipes: what writes one does not end, and cannot sync it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = RocksKeyValues(str(directory), KeyValueOptions())
+        self.keys = [b"key %5d" % number for number in range(3000)]
+        for _ in range(2):
+            # Otherwise the store moves a file as a whole. What it writes must not fit into a pipe.
+            self.store.write([(key, os.urandom(1000)) for key in self.keys])
+            self.store.sync()
+        self._directory = directory
+        self._last = max(int(path.stem) for path in directory.glob("*.sst"))
+        self._pipes: dict[Path, int] = {}
+
+    def pipe(self, number: int) -> int:
+        """Make the next file but `number` a pipe; return its descriptor for reading."""
+        path = self._directory / f"{self._last + 1 + number:06d}.sst"
+        os.mkfifo(path)
+        self._pipes[path] = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return self._pipes[path]
+
+    def end(self) -> None:
+        """Let what writes a pipe fail."""
+        for path, descriptor in self._pipes.items():
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+        self._pipes.clear()
+
+    @contextlib.contextmanager
+    def rewritten(self) -> Iterator[None]:
+        """Let the store be rewritten in the context. It does not end before the context does, and then it fails."""
+        pipe = self.pipe(0)
+        thread = threading.Thread(target=self.store.forget_removed, args=([(self.keys[0], self.keys[-1])],))
+        thread.start()
+        try:
+            assert select.select([pipe], [], [], WAIT_S)[0]
+            yield
+            assert thread.is_alive()
+        finally:
+            self.end()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def piped(tmp_path: Path) -> Iterator[PipedStore]:
+    made = PipedStore(tmp_path)
+    yield made
+    made.store.close()
+
+
+def _write_durably(store: RocksKeyValues, key: bytes) -> None:
+    store.write([(key, b"value")])
+    store.sync()
+
+
+def test_writes_and_syncs_do_not_wait_while_a_store_is_rewritten_without_removed_ledgers(piped: PipedStore) -> None:
+    """A flush holds `writing` during a sync, and the disk counts as late if the sync lasts long."""
+    with piped.rewritten():
+        writing = threading.Thread(target=_write_durably, args=(piped.store, b"beside"), daemon=True)
+        writing.start()
+        writing.join(WAIT_S)
+        assert not writing.is_alive()
+    _write_durably(piped.store, b"later")
+    assert piped.store.get([b"beside", b"later"]) == [b"value", b"value"]
+
+
+def test_store_is_not_opened_again_while_it_is_rewritten_and_keeps_what_was_not_synced(piped: PipedStore) -> None:
+    with piped.rewritten():
+        piped.pipe(1)
+        with pytest.raises(OSError, match="IO error"):
+            _write_durably(piped.store, b"refused sync")
+        with pytest.raises(OSError, match="is rewritten first") as refused:
+            piped.store.sync()
+        assert refused.value.errno == errno.ENOSPC, "the caller tries again later"
+    _write_durably(piped.store, b"later")
+    assert piped.store.get([b"refused sync", b"later"]) == [b"value", b"value"]
 
 
 # ---- a disk that stalls ----

@@ -200,6 +200,27 @@ def test_conversion_that_a_bad_disk_interrupted_is_undone_while_the_disk_is_gone
             assert peer.read(ledger_id, 3).body == stored(ledger_id, 3, PAYLOADS[3])
 
 
+@pytest.mark.parametrize("storage_class", [StorageClass.SORTED, StorageClass.INTERLEAVED])
+def test_no_bookie_starts_without_the_first_disk_while_a_conversion_is_unfinished_whose_store_has_its_name(
+    tmp_path: Path, storage_class: StorageClass
+) -> None:
+    """It would acknowledge entries whose index files the end of the conversion removes, because the store counts."""
+    options = filled(tmp_path)
+    files = GoneFiles()
+    files.fault = lambda operation, path: operation == "remove" and path.endswith("/conversion")
+    with pytest.raises(OSError):
+        Conversion(replace(stopped_in(with_class(options, StorageClass.DB)), files=files), lambda line: None).run()
+    files.fault = at("a", "names", "open", "stat", "create", "remove", "rename", "write", "read", "sync_directory")
+    with (
+        pytest.raises(ConfigurationError, match="conversion of the index was interrupted"),
+        Serving(with_class(options, storage_class), files),
+    ):
+        pass
+    files.fault = None
+    assert Conversion(stopped_in(with_class(options, StorageClass.DB)), lambda line: None).run().was_interrupted
+    assert_serves(with_class(options, StorageClass.DB))
+
+
 @pytest.mark.parametrize("new", [StorageClass.DB, StorageClass.SORTED])
 def test_conversion_of_an_index_whose_disk_is_gone_is_refused(tmp_path: Path, new: StorageClass) -> None:
     """Only the removal of what does not count leaves a bad disk out. A new index without its files would lose them."""

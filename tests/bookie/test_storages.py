@@ -179,6 +179,45 @@ def test_key_value_store_that_is_gone_with_its_commit_is_missed_by_the_entry_log
         assert not (paths[0] / "positions").exists()
 
 
+@pytest.mark.parametrize("kind", [StorageClass.SORTED, StorageClass.INTERLEAVED])
+def test_bookie_whose_ledgers_are_all_deleted_gets_a_key_value_store_beside_its_logs_and_then_needs_it(
+    tmp_path: Path, kind: StorageClass
+) -> None:
+    """The record of index files says that no ledger has entries. A rebuild would bring the deleted ledgers back."""
+    store = open_store(tmp_path, kind)
+    put(store, 5, {0: item(5, 0, 2)})
+    flush(store)
+    store.prepare_drop([5], [], 0)
+    store.sync_dropped(store.drop([5]))
+    store.close()
+    store = open_store(tmp_path, StorageClass.DB)
+    assert store.logs.rotated()
+    put(store, 6, {0: item(6, 0, 2)})
+    flush(store)
+    store.close()
+    store = open_store(tmp_path, StorageClass.DB)
+    assert read(store, 6, 0) == item(6, 0, 2)
+    store.close()
+    shutil.rmtree(tmp_path / "positions")
+    (tmp_path / "positions.commit").unlink()
+    with pytest.raises(StorageDamaged, match="positions: the key-value store is missing"):
+        open_store(tmp_path, StorageClass.DB)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_logs_whose_index_files_are_gone_get_no_empty_key_value_store(tmp_path: Path, is_recorded: bool) -> None:
+    store = open_store(tmp_path, StorageClass.SORTED)
+    put(store, 5, {0: item(5, 0, 2)})
+    flush(store)
+    store.close()
+    for path in tmp_path.rglob("*.idx"):
+        path.unlink()
+    if not is_recorded:
+        (tmp_path / "indexFiles").unlink()
+    with pytest.raises(StorageDamaged, match="positions: the key-value store is missing"):
+        open_store(tmp_path, StorageClass.DB)
+
+
 def test_key_value_store_of_yesterday_is_refused(tmp_path: Path) -> None:
     filled_db(tmp_path)
     shutil.copytree(tmp_path / "positions", tmp_path / "copy")

@@ -50,8 +50,6 @@ class IndexSyncs:
         """From more changed files on, their file system is synced as a whole."""
         self._late: dict[int, Future[SyncRefusals]] = {}
         """Syncs that the last caller did not wait for, by number of the directory. Emptied by `refusals`."""
-        self._late_removals: list[Future[None]] = []
-        """Syncs after removals that were late. Emptied by `sync_names` when they have ended."""
 
     def sync(
         self, written: dict[int, IndexFile], ledger_ids: Collection[int], directories: Collection[str]
@@ -82,12 +80,10 @@ class IndexSyncs:
         self._late.update(self._disks.run(work))
         return self.refusals()
 
-    def sync_names(self, directories: Collection[str]) -> None:
-        """Make the removal of names in directories durable, as far as their disks take writes. A disk that is late does
-        it later.
+    def sync_names(self, directories: Collection[str]) -> Collection[Future[None]]:
+        """Begin to make the removal of names in directories durable, as far as their disks take writes.
 
-        Raises:
-            OSError: one of these syncs, or a late one of an earlier call, failed, and not because of its disk.
+        Return the syncs of the disks. Some may be late. One that fails, and not because of its disk, has an OSError.
         """
         by_place: dict[int, list[str]] = {}
         for directory in sorted(directories):
@@ -97,11 +93,7 @@ class IndexSyncs:
         for place, names in by_place.items():
             one_by_one = [partial(self._files.sync_directory, each) for each in names]
             work[place] = partial(_sync_removals, [self._file_systems[place].sync] if is_much else one_by_one)
-        removals = [*self._late_removals, *self._disks.run(work).values()]
-        ended = [each for each in removals if each.done()]
-        self._late_removals = [each for each in removals if each not in ended]
-        for each in ended:
-            each.result()
+        return self._disks.run(work).values()
 
     def record(self, place: int, work: Callable[[], None]) -> None:
         """Do some work for a file of the whole index in directory number `place`.

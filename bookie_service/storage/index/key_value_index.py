@@ -337,17 +337,17 @@ class KeyValueIndex(KeyValueView):
     def finish_removal(self, ledger_ids: Collection[int]) -> None:
         """Do nothing: `remove` did everything."""
 
-    def sync_removed(self, ledger_ids: Collection[int]) -> None:
-        if not ledger_ids:
-            return
-        ended = self._disks.run({_DISK: self._key_values.sync})[_DISK]
+    def sync_removed(self, ledger_ids: Collection[int]) -> Collection[Future[None]]:
+        return self._disks.run({_DISK: self._sync_removal}).values() if ledger_ids else ()
+
+    def _sync_removal(self) -> None:
         try:
-            if ended.done():
-                ended.result()
+            self._key_values.sync()
         except OSError as error:
+            # Without space a crash would restore the ledgers, and the next pass would drop them again. Entry logs must
+            # be removed nevertheless, because that frees space.
             if not is_out_of_space(error):
                 raise
-        # Without space, or if the disk is late, a crash would restore the ledgers. The next pass would drop them again.
 
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         for first, last in _removed_runs(ledger_ids):

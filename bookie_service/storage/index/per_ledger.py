@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -260,14 +261,15 @@ class PerLedgerIndex:
         for ledger_id in ledger_ids:
             self._paths.finish_removal(self._files, ledger_id)
 
-    def sync_removed(self, ledger_ids: Collection[int]) -> None:
+    def sync_removed(self, ledger_ids: Collection[int]) -> Collection[Future[None]]:
         self.finish_removal(ledger_ids)
-        self._syncs.sync_names({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids})
+        syncs = self._syncs.sync_names({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids})
         try:
             self._fileless.write([])
         except OSError as error:
             if not refuses_writes(error):
                 raise
+        return syncs
 
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         """Do nothing: no read steps over a file that is gone."""

@@ -63,7 +63,8 @@ class KeyValues(Protocol):
         """Make everything that was written durable."""
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
-        """Let reads no longer step over what was removed from ranges [first, end). Costs as much as to rewrite them."""
+        """Let reads no longer step over what was removed from ranges [first, end). Costs as much as to rewrite them. No
+        other call waits for it. Those that need the store opened again find no space until it ends."""
 
     def close(self) -> None:
         """Close the files. Changes that were not synced may be lost."""

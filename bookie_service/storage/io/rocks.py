@@ -24,6 +24,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     ChecksumType,
+    CompactOptions,
     DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
@@ -84,12 +85,15 @@ class RocksKeyValues:
         self._syncing = threading.Lock()
         """Held by `sync`, and taken before `_using`: the changes of a failed sync must not overwrite those that a later
         sync made durable."""
+        self._rewriting = threading.Lock()
+        """Held while a part of the database is rewritten, and while it is reopened, which does not wait for it. Syncs
+        and writes go on beside it."""
         self._has_space = has_space
         self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
         """The writes since the last sync, in order. They are repeated when the database had to be reopened."""
         database, is_writable = (self._opened_for_reading(), True) if is_for_reading else self._opened()
         self._database = database
-        """The open database. Replaced by `_open_again`."""
+        """The open database. Replaced by `_reopen`."""
         self._is_stuck = not is_writable
         """Whether a write, a sync or the opening for writing has failed. The next write or sync then opens the database
         again first."""
@@ -166,18 +170,24 @@ class RocksKeyValues:
                 raise
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
-        if not self._has_space():
-            return
-        with self._syncing:
-            try:
-                for first, end in ranges:
-                    with self._naming():
-                        self._database.compact_range(first, end)
-            except (OSError, StorageDamaged):
-                # The removal is durable. Damage is reported by whatever reads it. RocksDB may refuse writes now, as
-                # after any failure of its background work.
-                with self._using:
-                    self._is_stuck = True
+        beside_others = CompactOptions()
+        beside_others.set_exclusive_manual_compaction(False)
+        for first, end in ranges:
+            with self._rewriting:
+                if self._is_stuck or not self._has_space():
+                    return
+                failures = self._background_failures()
+                with self._naming():
+                    self._database.compact_range(first, end, beside_others)
+                if self._background_failures() > failures:
+                    # Nothing is lost, and whatever reads damage reports it. rocksdict says nothing, and RocksDB refuses
+                    # writes now.
+                    with self._using:
+                        self._is_stuck = True
+
+    def _background_failures(self) -> int:
+        with self._naming():
+            return self._database.property_int_value("rocksdb.background-errors") or 0
 
     def _open_unless_syncing(self) -> None:
         """Do `_open_again`, but not beneath a sync: the opened database would lack what is being synced."""
@@ -192,6 +202,14 @@ class RocksKeyValues:
         """End the state in which RocksDB refuses all writes for good after a lack of disk space."""
         if not self._has_space():
             raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
+        if not self._rewriting.acquire(blocking=False):
+            raise OSError(errno.ENOSPC, "the key-value store is rewritten first, before it is opened again", self._path)
+        try:
+            self._reopen()
+        finally:
+            self._rewriting.release()
+
+    def _reopen(self) -> None:
         with contextlib.suppress(OSError, StorageDamaged):
             self._close()
         self._database, is_writable = self._opened()

@@ -536,7 +536,10 @@ class BaseLedgerStorage(ABC):
                 self.index.finish_removal(left[:_REMOVALS_AT_ONCE])
             del left[:_REMOVALS_AT_ONCE]
         with self._changing_records():
-            self.index.sync_removed(ledger_ids)
+            syncs = self.index.sync_removed(ledger_ids)
+        # Without the lock, because a disk may be late.
+        for each in syncs:
+            each.result()
         self.index.forget_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:

@@ -7,14 +7,17 @@ changes; a ledger costs no file; consecutive single reads are answered from memo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
+from bookie_service.formats import index_files, key_value_index
 from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.byte_source import ByteSource
 from bookie_service.storage.io.file_places import FilePlaces
-from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.files import LocalFiles, refuses_writes
 from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger
@@ -36,9 +39,33 @@ class DbLedgerStorage(BaseLedgerStorage):
         self._read_ahead = self.read_ahead = ReadAheadCache(ahead.cache_bytes)
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
-        # A store is durable before the first log is created.
-        may_be_new = not self.logs.rotated()
-        return KeyValueIndex(files, directories[0], options.key_values, disks=self.disks, may_be_new=may_be_new)
+        # A store is durable before this class creates the first log.
+        has_store = files.is_directory(os.path.join(directories[0], key_value_index.DIRECTORY_NAME))
+        may_be_new = has_store or not self.logs.rotated() or self._had_index_files(files, directories)
+        index = KeyValueIndex(files, directories[0], options.key_values, disks=self.disks, may_be_new=may_be_new)
+        self._forget_index_files(files, directories)
+        return index
+
+    def _had_index_files(self, files: LocalFiles, directories: Sequence[str]) -> bool:
+        """Return whether another class wrote the logs, and certainly recorded that all their ledgers were deleted."""
+        record = IndexManifest(files, directories, places=self._places)
+        return record.is_complete and not len(record.all()[0])
+
+    def _forget_index_files(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """Remove the record of index files, because it says nothing of the logs that this class writes."""
+        for directory in directories:
+            path = os.path.join(directory, index_files.FILE_NAME)
+            try:
+                if not files.exists(path):
+                    continue
+                if self._places is not None:
+                    # Before the file is removed, because one that has a place and is gone counts as lost.
+                    self._places.forget(index_files.FILE_NAME)
+                files.remove(path)
+                files.sync_directory(directory)
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
 
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)

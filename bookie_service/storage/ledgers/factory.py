@@ -49,13 +49,7 @@ def open_ledger_storage(
 def check_written_by(
     files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass, places: FilePlaces | None = None
 ) -> None:
-    """Raise ConfigurationError if the other kind of index exists, whose ledgers would be missing from this storage, or
-    if there may be parts of both kinds."""
-    if _is_seen(files, path := os.path.join(directories[0], layout.CONVERSION_NAME)):
-        raise ConfigurationError(
-            f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again, or with "
-            "ledgerStorageClass as it was, to undo it"
-        )
+    """Raise ConfigurationError if the other kind of index exists, whose ledgers would be missing from this storage."""
     if storage_class is StorageClass.DB:
         fileless = LedgerHeaders(files, directories, None, places)
         if IndexPaths(directories).has_any(files, skips_failing=True) or len(fileless) or fileless.damage:
@@ -69,6 +63,19 @@ def check_written_by(
             f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
             f"does not read: set that again, or {_CONVERT}"
         )
+
+
+def check_converted(files: ReadOnlyFiles, journals: Sequence[str], directories: Sequence[str]) -> None:
+    """Raise ConfigurationError if a conversion of the index did not end: there may be parts of both kinds.
+
+    `journals`: the `current` directories of the journals. A start needs them, whatever ledger directory fails.
+    """
+    for directory in (journals[0], directories[0]):
+        if _is_seen(files, path := os.path.join(directory, layout.CONVERSION_NAME)):
+            raise ConfigurationError(
+                f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again, or "
+                "with ledgerStorageClass as it was, to undo it"
+            )
 
 
 def _is_seen(files: ReadOnlyFiles, path: str) -> bool:

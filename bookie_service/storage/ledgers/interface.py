@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -162,12 +163,17 @@ class LedgerIndex(IndexView, Protocol):
     def finish_removal(self, ledger_ids: Collection[int]) -> None:
         """Remove files of removed ledgers that still exist. For the thread that calls `hold`."""
 
-    def sync_removed(self, ledger_ids: Collection[int]) -> None:
-        """Make the removal of ledgers durable, as far as their disks take writes. For the thread that calls `hold`."""
+    def sync_removed(self, ledger_ids: Collection[int]) -> Collection[Future[None]]:
+        """Begin to make the removal of ledgers durable, as far as their disks take writes. For the thread that calls
+        `hold`.
+
+        Return the syncs of the disks. A disk that is late ends its sync later. Before all of them have ended, no entry
+        log may be removed: a crash may restore the ledgers, whose positions name it. A sync that failed has an OSError.
+        """
 
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         """Let reads no longer step over what removed ledgers left. It may wait for a disk, and for long. On any thread,
-        beside all other calls."""
+        beside all other calls but `close`. None of them waits for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -440,7 +446,12 @@ class LedgerStorage(Protocol):
         """Record durably that ledgers stay that `prepare_drop` was called for. On the collector's thread."""
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
-        """Make the removal of ledgers durable, as far as their disks take writes. On the collector's thread."""
+        """Make the removal of ledgers durable, as far as their disks take writes. Waits for a disk that is late. On the
+        collector's thread.
+
+        Raises:
+            OSError: a sync failed, and the process must end.
+        """
 
     def forget_log(self, log_id: int) -> None:
         """Stop reading a log to which no position points."""

@@ -29,7 +29,7 @@ from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions
 from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.factory import check_converted, open_ledger_storage
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorage
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
@@ -70,13 +70,14 @@ def open_storage(
     """Open configured directories, and create missing files in them. Identity must be checked before.
 
     Raises:
-        ConfigurationError: as `open_ledger_storage`.
+        ConfigurationError: as `open_ledger_storage` and `check_converted`.
         StorageDamaged: acknowledged data may be lost. The message names file, offset and remedy.
         OSError: a file cannot be read or written.
     """
     journals_at = [layout.current(directory) for directory in journal_directories]
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
     _make_directories(files, journals_at, ledgers_at)
+    check_converted(files, journals_at, ledgers_at)
     store = open_ledger_storage(files, ledgers_at, store_options, FilePlaces(files, journals_at[0]))
     marks = Marks(files, ledgers_at, store.disks)
     compactor = Compactor(files, store, ledgers_at)
