@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from bkspark.core.copies import holders
+from bkspark.core.copies import holders, names
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.one_line import one_line
 
@@ -146,7 +146,9 @@ class StopCheck:
         """Take a ledger into account. `lacking`: bookies that are listed as lacking copies of it."""
         if not metadata.is_closed:
             self._widest = max(self._widest, metadata.ensemble_size)
-        serving = self._serving.difference(lacking)
+        if not names(metadata, self._bookie):
+            return
+        serving = self._serving.difference(lacking) if lacking else self._serving
         # Recovery needs an answer from at least one member of every possible acknowledgement quorum. All entries of
         # earlier fragments are confirmed, except those that a recovery may be copying.
         needed = metadata.write_quorum - metadata.ack_quorum + 1
