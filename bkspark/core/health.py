@@ -30,7 +30,14 @@ UNHEALTHY_CODES = (
     "no_auditor",
 )
 """The codes of `reasons`."""
-STOP_CODES = ("last_copy", "recovery_quorum", "too_few_bookies", "unreadable_ledgers", "unknown_bookie")
+STOP_CODES = (
+    "last_copy",
+    "recovery_quorum",
+    "too_few_bookies",
+    "unreadable_ledgers",
+    "unreadable_plans",
+    "unknown_bookie",
+)
 """The codes of `StopCheck.reasons`."""
 AVAILABLE, READ_ONLY, DOWN = "available", "readonly", "down"
 
@@ -117,13 +124,28 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
 class StopCheck:
     """Whether a bookie may be stopped: `look` at each ledger, then `reasons`."""
 
-    def __init__(self, bookie: str, bookies: Collection[BookieFacts], leaving: Collection[str] = ()) -> None:
-        """`leaving`: bookies in maintenance, which operators may stop at any moment: their copies do not count."""
+    def __init__(
+        self,
+        bookie: str,
+        bookies: Collection[BookieFacts],
+        leaving: Collection[str] = (),
+        unknown_plans: Collection[str] = (),
+    ) -> None:
+        """Begin with no ledger.
+
+        Args:
+            leaving: bookies in maintenance, which operators may stop at any moment: their copies do not count.
+            unknown_plans: bookies whose plan cannot be read. They follow the last one that they read, so they may be
+                in maintenance.
+        """
+        self._unknown_plans = sorted({*unknown_plans} - {bookie})
+        """The other bookies whose plan cannot be read. Constant."""
+        gone = {bookie, *leaving, *unknown_plans}
         self._bookie = bookie
         """The bookie to stop. Constant."""
         self._known = any(each.id == bookie for each in bookies)
         """Whether the cluster knows `_bookie`. Constant."""
-        self._serving = frozenset(each.id for each in bookies if each.serves and each.id not in (bookie, *leaving))
+        self._serving = frozenset(each.id for each in bookies if each.serves and each.id not in gone)
         """The other bookies that answer and stay. Constant."""
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
         """The bookies in `_serving` that accept writes. Constant."""
@@ -182,6 +204,12 @@ class StopCheck:
         if self._unreadable:
             text = f"metadata of {_some(self._unreadable)} cannot be read: whether they keep a copy is not known"
             found.append(Reason("unreadable_ledgers", text, self._bookie))
+        for other in self._unknown_plans:
+            text = (
+                f"the plan of bookie {other} cannot be read: it may be in maintenance, so its copies do not count; "
+                f"`bkspark cluster plans --end {other}` removes the plan"
+            )
+            found.append(Reason("unreadable_plans", text, other))
         if len(self._writable) < self._widest:
             text = (
                 f"{len(self._writable)} writable bookies would remain, and there are open ledgers that need "
