@@ -28,15 +28,20 @@ URI = "zk://simulated:2181/ledgers"
 ID = "127.0.0.1:1"
 PAGES = ("/", "/bookies", f"/bookies/{ID}", "/operations", f"/operations/{ID}", "/repair", "/slow", "/audit")
 HUGE = 10**400
+FAILURE = {"error": {"message": "its disk is gone"}}
 
 
 def stub(answers: Mapping[str, object]) -> web.Application:
-    """Return an HTTP server that answers `/api/v2/NAME` with JSON, and the metrics with a line that is not finite."""
+    """Return an HTTP server that answers `/api/v2/NAME` with JSON, and the metrics with a line that is not finite.
+
+    FAILURE is answered with status 503.
+    """
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/metrics":
             return web.Response(text="bookie_WRITE_BYTES +Inf\nbkspark_bookie_free_bytes NaN\n")
-        return web.Response(text=json.dumps(answers.get(request.path.removeprefix("/api/v2/"), {})))
+        found = answers.get(request.path.removeprefix("/api/v2/"), {})
+        return web.Response(status=503 if found is FAILURE else 200, text=json.dumps(found))
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -127,6 +132,7 @@ NO_LIMBO = "as far as this bookie knows, it has all entries"
     [
         ({"bookie": {**STATE, "phase": "starting"}}, "unknown: the bookie is starting"),
         ({"bookie": {"id": ID}}, "unknown: the bookie does not say its phase"),
+        ({"bookie": STATE, "bookie/limbo": FAILURE}, "unknown: its disk is gone"),
         ({"bookie": STATE, "bookie/limbo": {}}, "unknown: its answer has another form"),
         ({"bookie": STATE, "bookie/limbo": {"ledgers": [7, "8"]}}, "unknown: its answer has another form"),
     ],
