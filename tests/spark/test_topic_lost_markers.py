@@ -126,3 +126,20 @@ def test_stream_reports_a_damaged_marker_only_when_everything_else_is_read(
     assert "may be the marker" in caplog.text, "what is left out is said at once"
     with pytest.raises(MalformedPayload, match="may be the marker"):
         query.batch()
+
+
+def test_stream_reports_a_damaged_marker_with_an_old_spark_and_at_a_fixed_end(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    """Before Spark 4.2 the end of a micro-batch is asked for without its beginning."""
+    topic.ledger([*numbered(0), of_transaction(1), damaged(marker(22, (0, 1)))])
+    query = Query(cluster, topic, startingOffsets="earliest")
+    end = query.reader.latestOffset()
+    assert query.values(query.reader, end) == [b"0"]
+    with pytest.raises(MalformedPayload, match="may be the marker"):
+        query.reader.latestOffset()
+    ending = query.new_reader()
+    ending.prepareForTriggerAvailableNow()
+    assert ending.latestOffset(query.offset, ending.getDefaultReadLimit()) == end
+    with pytest.raises(MalformedPayload, match="may be the marker"):
+        ending.latestOffset(end, ending.getDefaultReadLimit())
