@@ -106,7 +106,8 @@ class BookieHttp:
         # Set without a body, too: otherwise the library would name another type, which a bookie refuses.
         headers = {} if request.method == "GET" else {"Content-Type": "application/json"}
         headers |= {"X-Operator": request.operator} if request.operator else {}
-        headers |= self._access.headers(origin)
+        own, context = await self._access.identity(origin)
+        headers |= own
         try:
             async with self._opened().request(
                 request.method,
@@ -116,7 +117,7 @@ class BookieHttp:
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=request.seconds_max),
                 allow_redirects=False,
-                ssl=self._access.tls_context if origin.startswith("https:") else True,
+                ssl=True if context is None else context,
             ) as response:
                 found = await _limited(response, origin)
                 status = response.status

@@ -76,7 +76,7 @@ class BookieService:
         self._files = files
         self._options = options
         self._connections = Connections(
-            options.connections, lambda: self.cluster_addresses(), lambda: self._bookie.owed(), self._on_failure
+            options.connections, lambda: self.cluster_addresses(), lambda: self._bookie.owed(), self.fail
         )
         self._loop = asyncio.get_running_loop()
         self.registry = Registry()
@@ -103,7 +103,7 @@ class BookieService:
         # asyncio calls due timers after the callbacks of ready sockets.
         self._turns = Turns(self._loop.call_later, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(
-            files, options.fetch_threads, self._post, self._on_failure, list(options.ledger_directories)
+            files, options.fetch_threads, self._post, self.fail, list(options.ledger_directories)
         )
         """Reads from disk what is not in the page cache, on threads."""
         self._listener: Listener | None = None
@@ -181,7 +181,7 @@ class BookieService:
             self._authorization,
         )
         acceptor = Acceptor(parts, self._connections)
-        self._listener = Listener(listener, acceptor.accept, self._on_failure, partial(self._turns.accept, self))
+        self._listener = Listener(listener, acceptor.accept, self.fail, partial(self._turns.accept, self))
         self._listener.start()
         self._served = listener.getsockname()
 
@@ -283,7 +283,7 @@ class BookieService:
             metadata_view,
             collection,
             CollectorCallbacks(
-                self._flush, self._on_failure, lambda: self._disks.room, self._look_at_disks, self._forget_facts
+                self._flush, self.fail, lambda: self._disks.room, self._look_at_disks, self._forget_facts
             ),
             copies_at_once=len(self._options.ledger_directories),
         )
@@ -378,10 +378,10 @@ class BookieService:
                 await self._flush_all(storage)
                 await asyncio.to_thread(storage.dirty.clear)
         except JournalFailed as failed:
-            self._on_failure(failed.error)
+            self.fail(failed.error)
         except Exception as error:
             if not is_out_of_space(error):
-                self._on_failure(error)
+                self.fail(error)
                 return
             logger.warning("stopped without flushing, the next start replays the journal: %s", error)
 
@@ -419,7 +419,7 @@ class BookieService:
                 JournalEvents(
                     partial(self._call, self._on_durable, index),
                     partial(self._call, self._on_written, index),
-                    self._on_failure,
+                    self.fail,
                     self._post,
                 ),
                 self._loop,
@@ -434,7 +434,7 @@ class BookieService:
             self._journals,
             partial(self._post, self._on_checkpoint_done),
             partial(self._post, self._on_checkpoint_stuck),
-            partial(self._post, self._on_failure),
+            partial(self._post, self.fail),
         )
         self._fetches.start()
         for journal in self._journals:
@@ -451,7 +451,7 @@ class BookieService:
         try:
             callback(*arguments)
         except Exception as error:
-            self._on_failure(error)
+            self.fail(error)
 
     def _on_durable(self, journal_index: int, sequence: int) -> None:
         self._bookie.on_durable(journal_index, sequence)
@@ -473,7 +473,8 @@ class BookieService:
             self._flushed.append(waiter)
             await waiter
 
-    def _on_failure(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the service: `failed` gets the error, unless there was one before."""
         if not self.failed.done():
             self.failed.set_result(error)
             # At once, because from now on nothing is answered, not even what was durable before the error.

@@ -228,7 +228,7 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
     _mode_changed(operator, registration)
     directories = [each for each in configuration.service.ledger_directories if not parts.files.is_closed(each)]
     async with (
-        control.serving(directories, LiveCommands(operator), _permits(parts.authorization)),
+        control.serving(directories, LiveCommands(operator, service.fail), _permits(parts.authorization)),
         _repairing(configuration, parts.bound.bookie_id, service.registry, operator.keys),
     ):
         with event_loop.TimedCollections():

@@ -108,6 +108,7 @@ async def _change(arguments: argparse.Namespace, tree: ZooKeeperTree, uri: Metad
     from bkspark.metadata.acl_migration import closed_to_others, exactly, migrate, walk
     from bkspark.metadata.acls import OPEN, shown
     from bkspark.metadata.change_records import ChangeRecords
+    from bkspark.metadata.tree import parent_of
 
     is_closing = arguments.acl_command == "close"
     target = await closed_to_others(tree, further) if is_closing else OPEN
@@ -119,10 +120,12 @@ async def _change(arguments: argparse.Namespace, tree: ZooKeeperTree, uri: Metad
         found, last = await migrate(tree, roots, exactly(target), progress=_reporter())
         is_done = last.is_right
         if found.changed:
-            records = ChangeRecords(tree, uri)
+            records = ChangeRecords(tree, uri).root
+            parent = parent_of(records)
+            made = records if await _may_exist(tree, parent) else parent
             await record(tree, uri, f"give {found.changed} nodes of the cluster the access list {shown(target)}")
-            # The nodes of the record have the access list of this client's configuration.
-            await migrate(tree, [records.root], exactly(target), progress=_reporter())
+            # The nodes that the record made have the access list of this client's configuration.
+            await migrate(tree, [made], exactly(target), progress=_reporter())
     facts = _facts(found) | {"target": [str(each) for each in target], "dry_run": arguments.dry_run, "done": is_done}
     if arguments.json:
         print_json(facts)

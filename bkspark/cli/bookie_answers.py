@@ -1,7 +1,7 @@
 """Answers of bookies' `/api/v2` in the form that commands and pages use, whatever a bookie sends.
 
 It may have another version, or another program may answer. Each member that is used has the type that is expected: one
-that is missing, or has another type, is empty.
+that is missing, or has another type, is empty, or None where a decision needs it.
 """
 
 from __future__ import annotations
@@ -68,10 +68,17 @@ def rows(found: object, name: str, form: Form) -> list[dict[str, Any]]:
     return [usable(each, form) for each in given if isinstance(each, dict)] if isinstance(given, list) else []
 
 
-def ids(found: object, name: str) -> list[int]:
-    """Return the ids of ledgers in the array `name` of an answer."""
+def known(found: object, form: Form) -> dict[str, Any]:
+    """Return an object of this form; None for each member that `found` lacks, or that has another type."""
+    given = found if isinstance(found, dict) else {}
+    return {name: given[name] if _has_type(given.get(name), kind) else None for name, kind in form.items()}
+
+
+def ids(found: object, name: str) -> list[int] | None:
+    """Return the ids of ledgers in the array `name` of an answer; None: there is none, or something else is in it."""
     given = found.get(name) if isinstance(found, dict) else None
-    return [each for each in given if _has_type(each, int) and each >= 0] if isinstance(given, list) else []
+    is_right = isinstance(given, list) and all(_has_type(each, int) and each >= 0 for each in given)
+    return given if is_right else None
 
 
 def texts(found: object) -> dict[str, str]:

@@ -59,7 +59,8 @@ class BookieHttpAccess:
     """The token and the TLS of a client of bookies' HTTP servers.
 
     A client with TLS sends its token only inside TLS: a forged registration must not make it disclose the token. A
-    changed file of the token or of TLS is used for the requests that follow. For one thread.
+    changed file of the token or of TLS is used for the requests that follow. `tls_context` and `headers` read files:
+    they are for one thread, and `identity` calls them in one beside the event loop. The other methods are for one loop.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class BookieHttpAccess:
         self._context: ssl.SSLContext | None = None
         """The context with the system's authorities; None before the first call with it. Set once."""
         self._threads: ThreadPoolExecutor | None = None
-        """None before the first request. Set once."""
+        """The threads of `fetch`; None before the first request. Set once."""
+        self._reading_thread: ThreadPoolExecutor | None = None
+        """The thread that reads files; None before the first request. Set once."""
         if token_file:
             from bkspark.changed_files import ChangedFiles, Says
             from bkspark.security.access_file import REFRESH_S, read_token
@@ -111,6 +114,23 @@ class BookieHttpAccess:
         may_send = url.startswith("https:") or self._tls is None
         return {"Authorization": f"Bearer {self._token.current()}"} if self._token is not None and may_send else {}
 
+    async def identity(self, url: str) -> tuple[dict[str, str], ssl.SSLContext | None]:
+        """Return the headers of a request that identify this client, and the context; None: the URL is without TLS.
+
+        Raises:
+            ConfigurationError: as `tls_context`.
+        """
+        import asyncio
+
+        if self._reading_thread is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._reading_thread = ThreadPoolExecutor(1, "http files")
+        return await asyncio.get_running_loop().run_in_executor(self._reading_thread, self._identity, url)
+
+    def _identity(self, url: str) -> tuple[dict[str, str], ssl.SSLContext | None]:
+        return self.headers(url), self.tls_context if url.startswith("https:") else None
+
     async def fetch(self, url: str) -> bytes | None:
         """Return what a GET of a URL returns, None if it fails."""
         import asyncio
@@ -119,10 +139,8 @@ class BookieHttpAccess:
             from concurrent.futures import ThreadPoolExecutor
 
             self._threads = ThreadPoolExecutor(AT_ONCE, "http")
-        context = self.tls_context if url.startswith("https:") else None
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, _fetched, url, self.headers(url), context
-        )
+        headers, context = await self.identity(url)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _fetched, url, headers, context)
 
     async def fetch_object(self, url: str) -> dict[str, Any] | None:
         """Return the JSON object that a GET of a URL returns, None if it fails."""

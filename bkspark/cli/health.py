@@ -251,9 +251,13 @@ async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> 
 
     from bkspark.core.health import StopCheck
     from bkspark.errors import MetadataFormat, NoSuchLedger
+    from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
     from bkspark.metadata.underreplication import UnderreplicationStore
+    from bkspark.wall_clock import wall_clock_ms
 
-    check = StopCheck(bookie, facts.bookies, await _in_maintenance(client))
+    plans = await BookiePlans(await client.tree(), client.uri).in_force(wall_clock_ms())
+    leaving = [plan.bookie for plan in plans.plans if plan.kind == MAINTENANCE]
+    check = StopCheck(bookie, facts.bookies, leaving, [plan.bookie for plan in plans.damaged])
     ledgers, store = (await client.context()).ledgers, UnderreplicationStore(await client.tree(), client.uri)
     listed = {ledger_id async for ledger_id in store.ids()}
 
@@ -274,12 +278,3 @@ async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> 
             group = []
     await asyncio.gather(*map(look, group))
     return check.reasons(), check.ledgers
-
-
-async def _in_maintenance(client: Client) -> list[str]:
-    """Return the bookies that operators may stop at any moment."""
-    from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlans
-    from bkspark.wall_clock import wall_clock_ms
-
-    found = await BookiePlans(await client.tree(), client.uri).in_force(wall_clock_ms())
-    return [plan.bookie for plan in found.plans if plan.kind == MAINTENANCE]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from bkspark.core.copies import holders
+from bkspark.core.copies import holders, names
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.one_line import one_line
 
@@ -30,7 +30,14 @@ UNHEALTHY_CODES = (
     "no_auditor",
 )
 """The codes of `reasons`."""
-STOP_CODES = ("last_copy", "recovery_quorum", "too_few_bookies", "unreadable_ledgers", "unknown_bookie")
+STOP_CODES = (
+    "last_copy",
+    "recovery_quorum",
+    "too_few_bookies",
+    "unreadable_ledgers",
+    "unreadable_plans",
+    "unknown_bookie",
+)
 """The codes of `StopCheck.reasons`."""
 AVAILABLE, READ_ONLY, DOWN = "available", "readonly", "down"
 
@@ -117,13 +124,28 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
 class StopCheck:
     """Whether a bookie may be stopped: `look` at each ledger, then `reasons`."""
 
-    def __init__(self, bookie: str, bookies: Collection[BookieFacts], leaving: Collection[str] = ()) -> None:
-        """`leaving`: bookies in maintenance, which operators may stop at any moment: their copies do not count."""
+    def __init__(
+        self,
+        bookie: str,
+        bookies: Collection[BookieFacts],
+        leaving: Collection[str] = (),
+        unknown_plans: Collection[str] = (),
+    ) -> None:
+        """Begin with no ledger.
+
+        Args:
+            leaving: bookies in maintenance, which operators may stop at any moment: their copies do not count.
+            unknown_plans: bookies whose plan cannot be read. They follow the last one that they read, so they may be
+                in maintenance.
+        """
+        self._unknown_plans = sorted({*unknown_plans} - {bookie})
+        """The other bookies whose plan cannot be read. Constant."""
+        gone = {bookie, *leaving, *unknown_plans}
         self._bookie = bookie
         """The bookie to stop. Constant."""
         self._known = any(each.id == bookie for each in bookies)
         """Whether the cluster knows `_bookie`. Constant."""
-        self._serving = frozenset(each.id for each in bookies if each.serves and each.id not in (bookie, *leaving))
+        self._serving = frozenset(each.id for each in bookies if each.serves and each.id not in gone)
         """The other bookies that answer and stay. Constant."""
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
         """The bookies in `_serving` that accept writes. Constant."""
@@ -146,7 +168,9 @@ class StopCheck:
         """Take a ledger into account. `lacking`: bookies that are listed as lacking copies of it."""
         if not metadata.is_closed:
             self._widest = max(self._widest, metadata.ensemble_size)
-        serving = self._serving.difference(lacking)
+        if not names(metadata, self._bookie):
+            return
+        serving = self._serving.difference(lacking) if lacking else self._serving
         # Recovery needs an answer from at least one member of every possible acknowledgement quorum. All entries of
         # earlier fragments are confirmed, except those that a recovery may be copying.
         needed = metadata.write_quorum - metadata.ack_quorum + 1
@@ -180,6 +204,12 @@ class StopCheck:
         if self._unreadable:
             text = f"metadata of {_some(self._unreadable)} cannot be read: whether they keep a copy is not known"
             found.append(Reason("unreadable_ledgers", text, self._bookie))
+        for other in self._unknown_plans:
+            text = (
+                f"the plan of bookie {other} cannot be read: it may be in maintenance, so its copies do not count; "
+                f"`bkspark cluster plans --end {other}` removes the plan"
+            )
+            found.append(Reason("unreadable_plans", text, other))
         if len(self._writable) < self._widest:
             text = (
                 f"{len(self._writable)} writable bookies would remain, and there are open ledgers that need "

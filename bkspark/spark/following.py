@@ -145,6 +145,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     async def _begun(self, begins: Mapping[str, Position]) -> None:
         """Called with the positions where a micro-batch begins: everything before is committed. Needs Spark 4.2."""
 
+    async def _at_the_end(self, logs: Mapping[str, FollowedT], names: Collection[str]) -> None:
+        """Called by a trigger that finds nothing new. `names`: the logs of which nothing readable is left."""
+
     # ---- where to read ----
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -192,7 +195,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
             self._fixes_end = False
             self._target = {name: log.offset(readable[name]) for name, log in logs.items()}
         if start is None:
+            given = {name: each.position for name, each in self._given.items()}
             ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
+            if ends == given:
+                await self._at_the_end(logs, logs)
             await self._begun({})
             await self._report(logs, ends, readable)
             return self._ending(ends, planner, logs)
@@ -203,6 +209,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         ends = await self._ends(logs, noted, begins, readable, limit)
         await self._report(logs, ends, readable)
         if ends == begins and noted.keys() == logs.keys():
+            read = [name for name in logs if begins[name] >= readable[name]]
+            if self._target is not None or len(read) == len(logs):
+                await self._at_the_end(logs, read)
             return start
         if ends != begins:  # a batch that only records a new log has no entries, and does not restart the waiting time
             self._last_batch_s = time.monotonic()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,6 +201,7 @@ class _TopicAtTrigger:
         stop = None if self.view.transactions is None else self.view.transactions.stop
         # Offsets do not pass an open transaction: its end was confirmed when this one was recorded.
         if stop is not None and begin <= Position(stop.ledger_id, stop.ledger_id, stop.entry_id) < end:
+            self.view.check_transactions()
             raise ReadFailed(
                 f"topic {self.view.name}: message {stop} is of a transaction that was committed or aborted when the "
                 "micro-batch was planned, which is not confirmed at present: start the query again after the topic's "
@@ -277,11 +278,22 @@ class TopicStreamReader(FollowingReader[TopicOffset, TopicPlanner, _TopicAtTrigg
         if resumed is None:
             resumed, found = view.start, Transactions()
         await view.scan_transactions(found, resumed)
-        if (warning := view.check_transactions()) and warning not in self._warned:
+        if (warning := view.unread_marker()) and warning not in self._warned:
             self._warned.add(warning)
             _log.warning("%s", warning)
         found.forget_before(EntryPosition(start.ledger_id, start.entry_id))
         self._scans[name] = (max(resumed, view.readable), found)
+
+    async def _at_the_end(self, logs: Mapping[str, _TopicAtTrigger], names: Collection[str]) -> None:
+        """Raise if what follows in one of these topics may never be read.
+
+        Not before: a query delivers what is readable, and repeats the micro-batch that its checkpoint has recorded.
+
+        Raises:
+            MalformedPayload, DataLoss: as `TopicView.check_transactions`.
+        """
+        for name in names:
+            logs[name].view.check_transactions()
 
     def _warn_of_missing(self, topics: Iterable[TopicName]) -> None:
         """Log a warning, once for each topic, that a topic does not exist."""

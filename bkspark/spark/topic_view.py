@@ -410,23 +410,30 @@ class TopicView:
         if warning := self.check_transactions():
             _log.warning("%s", warning)
 
-    def check_transactions(self) -> str:
+    def unread_marker(self) -> str:
         """Return a warning, or an empty text: that the open transaction before which reading ends may have ended with
-        an entry that the scan could not read.
+        an entry that the scan could not read."""
+        unread = None if self.transactions is None else self.transactions.unread_after_stop
+        if self.transactions is None or unread is None:
+            return ""
+        what = "lost" if unread.is_lost else "malformed"
+        return (
+            f"topic {self.name}, message {unread.place}: {what}, and it may be the marker that ended the transaction "
+            f"which is open since message {self.transactions.stop}: nothing from there on is read; read the messages "
+            "of all transactions with isolation=read_uncommitted"
+        )
+
+    def check_transactions(self) -> str:
+        """Return `unread_marker`.
 
         Raises:
             MalformedPayload: the entry is malformed (FAILFAST).
             DataLoss: the entry is lost (failOnDataLoss).
         """
+        text = self.unread_marker()
         unread = None if self.transactions is None else self.transactions.unread_after_stop
-        if self.transactions is None or unread is None:
-            return ""
-        what = "lost" if unread.is_lost else "malformed"
-        text = (
-            f"topic {self.name}, message {unread.place}: {what}, and it may be the marker that ended the transaction "
-            f"which is open since message {self.transactions.stop}: nothing from there on is read; read the messages "
-            "of all transactions with isolation=read_uncommitted"
-        )
+        if unread is None:
+            return text
         ledger_id, entry_id = unread.place.ledger_id, unread.place.entry_id
         if unread.is_lost and self._options.fail_on_data_loss:
             lenient = "or allow the loss (failOnDataLoss=false)"

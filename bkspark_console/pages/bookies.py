@@ -118,6 +118,7 @@ async def _shown(request: web.Request, **more: Any) -> web.Response:
 async def _live(view: ClusterView, http: BookieHttpFacts) -> tuple[BookieHttpFacts, dict[str, Any]]:
     """Return what the bookie's own HTTP says now, or why it does not answer."""
     keys = limbo = collection = None
+    unread = _not_serving(http)
     if http.kind == OURS and http.origin is not None and http.state.get("phase") == "serving":
         try:
             keys, limbo, collection = await asyncio.gather(
@@ -127,12 +128,23 @@ async def _live(view: ClusterView, http: BookieHttpFacts) -> tuple[BookieHttpFac
             )
         except BookieHttpError as error:
             http = BookieHttpFacts(http.kind, http.origin, str(error), http.state)
+            unread = str(error)
+    in_limbo = ids(limbo, "ledgers")
     return http, {
         "keys": dict(sorted(texts(keys).items())),
-        "limbo": ids(limbo, "ledgers"),
+        "limbo": in_limbo,
+        "limbo_problem": "" if in_limbo is not None else unread or "its answer has another form",
         "has_more_limbo": isinstance(limbo, dict) and limbo.get("next") is not None,
         "collection": texts(collection),
     }
+
+
+def _not_serving(http: BookieHttpFacts) -> str:
+    """Return why a bookie's HTTP cannot tell what its storage knows; "": it serves."""
+    phase = http.state.get("phase")
+    if phase == "serving":
+        return ""
+    return f"the bookie is {phase}" if phase else "the bookie does not say its phase"
 
 
 def _plots(history: History, identity: str) -> list[Plot]:

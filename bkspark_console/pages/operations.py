@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bkspark.cli.bookie_answers import OPERATION, PREVIEW, rows, usable
+from bkspark.cli.bookie_answers import OPERATION, PREVIEW, known, rows
 from bkspark.core.health import BookieFacts, Reason
 from bkspark.ids import INT64_MAX
 from bkspark.metadata.bookie_plans import PlansInForce
@@ -148,7 +148,7 @@ async def preview(request: web.Request) -> web.Response:
         raise BookieHttpError("no bookie with /api/v2 answers")
     origin = next(iter(origins.values()))
     found = await view.http.get(origin, f"{API}/cluster/bookies/{segment(facts.id)}/drain")
-    return await _steps(request, would_copy=usable(found, PREVIEW))
+    return await _steps(request, would_copy=known(found, PREVIEW))
 
 
 # ---- actions ----

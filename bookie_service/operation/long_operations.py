@@ -44,6 +44,8 @@ class LongOperation:
     """What it is done to, such as a bookie."""
     who: str
     """The operator who began it."""
+    forgets: bool = False
+    """Whether the cluster forgets the bookie at the end."""
     state: str = "waiting"
     error: str = ""
     began_ms: int = 0
@@ -80,14 +82,16 @@ class LongOperations:
         self._tasks: set[asyncio.Task[None]] = set()
         """The tasks of operations that wait or run."""
 
-    def begin(self, kind: str, subject: str, who: str, lane: str, work: Work) -> LongOperation:
+    def begin(
+        self, kind: str, subject: str, who: str, lane: str, work: Work, *, forgets: bool = False
+    ) -> LongOperation:
         """Begin work, now or after the operations of its lane.
 
         Raises:
             TooManyRequests: too many operations run or wait.
         """
         self.check_room()
-        operation = LongOperation(f"{kind}-{self._process}-{next(self._numbers)}", kind, subject, who)
+        operation = LongOperation(f"{kind}-{self._process}-{next(self._numbers)}", kind, subject, who, forgets)
         self._operations[operation.id] = operation
         finished = [each.id for each in self._operations.values() if each.is_finished]
         for old in finished[: max(0, len(finished) - REMEMBERED_MAX)]:
@@ -110,9 +114,11 @@ class LongOperations:
         """Return the operations that run or wait."""
         return [each for each in self._operations.values() if not each.is_finished]
 
-    def unfinished_of(self, kind: str, subject: str) -> LongOperation | None:
+    def unfinished_of(self, kind: str, subject: str, *, forgets: bool = False) -> LongOperation | None:
         """Return the operation that does this, or will; None: there is none."""
-        return next((each for each in self.unfinished() if (each.kind, each.subject) == (kind, subject)), None)
+        wanted = kind, subject, forgets
+        found = (each for each in self.unfinished() if (each.kind, each.subject, each.forgets) == wanted)
+        return next(found, None)
 
     def find(self, operation_id: str) -> LongOperation | None:
         """Return an operation; None: it is not known."""

@@ -150,7 +150,7 @@ def test_collection_leaves_out_what_is_suspended(tmp_path: Path, caplog: pytest.
 
 def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        commands = LiveCommands(bench.operator)
+        commands = LiveCommands(bench.operator, bench.service.fail)
         await commands({"do": "suspend"}, "amy")
         state = bench.operator.state()
         assert (state.compaction_suspended, state.collection_suspended) == (("minor", "major"), False)
@@ -164,7 +164,7 @@ def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) 
 
 def test_request_of_another_form_is_refused(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        commands = LiveCommands(bench.operator)
+        commands = LiveCommands(bench.operator, bench.service.fail)
         for request in (
             {"do": "suspend", "what": [["minor"]]},
             {"do": "suspend", "what": "minor"},
@@ -179,6 +179,40 @@ def test_request_of_another_form_is_refused(tmp_path: Path) -> None:
                 await commands(request, "amy")
 
     run(tmp_path, test)
+
+
+def test_unexpected_error_of_a_change_ends_the_bookie(tmp_path: Path) -> None:
+    """docs/architecture.md, unexpected errors: state may be half changed."""
+
+    async def test(bench: Bench) -> None:
+        defect = RuntimeError("planted")
+
+        def restart() -> None:
+            raise defect
+
+        bench.operator.on_restart = restart
+        with pytest.raises(RuntimeError, match="planted"):
+            await LiveCommands(bench.operator, bench.service.fail)({"do": "restart"}, "amy")
+        assert bench.service.failed.result() is defect
+
+    with pytest.raises(RuntimeError, match="planted"):
+        run(tmp_path, test)
+
+
+def test_error_of_a_command_that_reads_or_is_refused_does_not_end_the_bookie(tmp_path: Path) -> None:
+    async def test() -> None:
+        service = BookieService(LocalFiles(), service_options(tmp_path))
+        operator = Bench(service).operator
+        commands = LiveCommands(operator, service.fail)
+        with pytest.raises(NotServing):
+            await commands({"do": "suspend"}, "amy")
+        # A storage that was not opened has no list of limbo.
+        operator.phase = "serving"
+        with pytest.raises(AttributeError):
+            await commands({"do": "limbo"}, "amy")
+        assert not service.failed.done()
+
+    asyncio.run(test())
 
 
 def test_files_of_each_kind_are_found_where_they_lie(tmp_path: Path) -> None:

@@ -163,6 +163,23 @@ def test_a_recovery_that_is_requested_again_is_the_one_that_runs() -> None:
     run(test)
 
 
+def test_a_decommission_that_also_forgets_the_bookie_is_another_one_than_that_which_runs() -> None:
+    """Apache's `delete_cookie`: the repeated request was answered with success, and the cookie stayed."""
+
+    async def test(api: Api) -> None:
+        api.operations.begin("recover", "another", "amy", "repair", for_ever)
+
+        def begin(*, forgets: bool) -> LongOperation:
+            return begin_moving(api.operations, api.commands, "decommission", BOOKIES[0], "bob", forgets=forgets)
+
+        keeping, forgetting = begin(forgets=False), begin(forgets=True)
+        assert keeping is not forgetting
+        assert [begin(forgets=False), begin(forgets=True)] == [keeping, forgetting]
+        assert [each.forgets for each in api.operations.unfinished()] == [False, False, True]
+
+    run(test)
+
+
 def test_description_requires_a_body_only_where_one_is_needed() -> None:
     async def test(api: Api) -> None:
         for endpoint in api.api.endpoints:

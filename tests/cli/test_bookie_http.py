@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bkspark.cli.bookie_http import BookieHttpAccess, http_origin, http_problem,
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.registration import BookieAddress, encode
 from bkspark.tls.options import TlsOptions
+from bkspark_console.bookie_http import BookieHttp, BookieHttpError
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cli.console import Console
 from tests.security.certificates import Authority
@@ -100,6 +102,32 @@ def test_a_changed_token_is_sent_with_the_next_request(tmp_path: Path) -> None:
     path.write_text("short")
     clock.now += 1.0
     assert access.headers("http://b:1") == {"Authorization": "Bearer the-next-token-of-ops"}
+
+
+def test_files_are_read_beside_the_event_loop_and_by_one_thread(tmp_path: Path) -> None:
+    """The pages of the console, and the picture of `top`, waited while a key store was parsed."""
+    readers = set()
+
+    def clock() -> float:
+        readers.add(threading.get_ident())
+        return 0.0
+
+    path = tmp_path / "token"
+    path.write_text("the-first-token-of-ops\n")
+    trusted = Authority(tmp_path)
+
+    async def test() -> None:
+        access = BookieHttpAccess(str(path), TlsOptions(trust_store=trusted.pem), clock)
+        readers.clear()
+        console = BookieHttp(access)
+        await asyncio.gather(*(access.fetch("https://127.0.0.1:1/metrics") for _ in range(8)))
+        with pytest.raises(BookieHttpError):
+            await console.text("https://127.0.0.1:1", "/metrics")
+        await console.close()
+
+    asyncio.run(test())
+    assert len(readers) == 1
+    assert threading.get_ident() not in readers
 
 
 def test_changed_certificates_count_for_the_next_request(tmp_path: Path) -> None:

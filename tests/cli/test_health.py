@@ -70,6 +70,7 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
         assert main(twice) == 2
         assert "--can-stop takes one bookie" in capfd.readouterr().err
         _check_damaged_metadata(cluster.uri, other.id, health)
+        _check_damaged_plan(cluster.uri, other.id, holder, health)
         # At once, not when its session has ended (finding M1: a dead bookie was "available").
         other.kill()
         degraded = health(code=10)
@@ -97,16 +98,26 @@ def test_health_names_what_is_wrong_and_says_whether_a_bookie_may_be_stopped(
 def _check_damaged_metadata(uri: str, bookie: str, health: Callable[..., dict[str, Any]]) -> None:
     """One ledger that cannot be read made the question fail, and with it all maintenance."""
     path = MetadataUri.parse(uri).root + ledger_path(77, LedgerManager.HIERARCHICAL)
-
-    async def put(data: bytes | None) -> None:
-        async with AsyncClient(uri) as client:
-            tree = await client.tree()
-            await (tree.delete(path) if data is None else tree.create(path, data, make_parents=True))
-
-    asyncio.run(put(b"nonsense {"))
+    asyncio.run(_put(uri, path, b"nonsense {"))
     refused = health("--can-stop", bookie, code=10)["can_stop"]["reasons"]
     assert [(each["code"], "(77)" in each["text"]) for each in refused] == [("unreadable_ledgers", True)]
-    asyncio.run(put(None))
+    asyncio.run(_put(uri, path, None))
+
+
+def _check_damaged_plan(uri: str, bookie: str, damaged: str, health: Callable[..., dict[str, Any]]) -> None:
+    """It was taken for no plan: two operators could each stop one of the last two copies."""
+    path = f"{MetadataUri.parse(uri).root}/underreplication/plans/{damaged}"
+    asyncio.run(_put(uri, path, b"[]"))
+    refused = health("--can-stop", bookie, code=10)["can_stop"]["reasons"]
+    assert "unreadable_plans" in [each["code"] for each in refused]
+    asyncio.run(_put(uri, path, None))
+
+
+async def _put(uri: str, path: str, data: bytes | None) -> None:
+    """Create a node; delete it if there are no data."""
+    async with AsyncClient(uri) as client:
+        tree = await client.tree()
+        await (tree.delete(path) if data is None else tree.create(path, data, make_parents=True))
 
 
 def test_all_of_many_bookies_are_asked_where_few_files_may_be_open(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ shown, with what can be used."""
 from __future__ import annotations
 
 import asyncio
+import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from aiohttp import web
@@ -27,23 +28,32 @@ URI = "zk://simulated:2181/ledgers"
 ID = "127.0.0.1:1"
 PAGES = ("/", "/bookies", f"/bookies/{ID}", "/operations", f"/operations/{ID}", "/repair", "/slow", "/audit")
 HUGE = 10**400
+FAILURE = {"error": {"message": "its disk is gone"}}
 
 
 def stub(answers: Mapping[str, object]) -> web.Application:
-    """Return an HTTP server that answers `/api/v2/NAME` with JSON, and the metrics with a line that is not finite."""
+    """Return an HTTP server that answers `/api/v2/NAME` with JSON, and the metrics with a line that is not finite.
+
+    FAILURE is answered with status 503.
+    """
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/metrics":
             return web.Response(text="bookie_WRITE_BYTES +Inf\nbkspark_bookie_free_bytes NaN\n")
-        return web.Response(text=json.dumps(answers.get(request.path.removeprefix("/api/v2/"), {})))
+        found = answers.get(request.path.removeprefix("/api/v2/"), {})
+        return web.Response(status=503 if found is FAILURE else 200, text=json.dumps(found))
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     return app
 
 
-def pages(answers: Mapping[str, object]) -> dict[str, tuple[int, str]]:
-    """Return the status and the text of each page of a console whose only bookie answers so."""
+def pages(answers: Mapping[str, object], posts: Sequence[str] = ()) -> dict[str, tuple[int, str]]:
+    """Return the status and the text of each page of a console whose only bookie answers so.
+
+    Args:
+        posts: paths of further pages, which a form asks for.
+    """
 
     async def test() -> dict[str, tuple[int, str]]:
         tree = MemoryStore().session()
@@ -58,6 +68,11 @@ def pages(answers: Mapping[str, object]) -> dict[str, tuple[int, str]]:
                 found = {}
                 for path in PAGES:
                     async with visitor.get(path) as response:
+                        found[path] = response.status, await response.text()
+                form = {"csrf": html.unescape(found[PAGES[4]][1].partition('name="csrf" value="')[2].partition('"')[0])}
+                origin = {"Origin": str(visitor.make_url("/").origin())}
+                for path in posts:
+                    async with visitor.post(path, data=form, headers=origin) as response:
                         found[path] = response.status, await response.text()
                 return found
 
@@ -107,3 +122,61 @@ def test_pages_are_shown_whatever_a_bookie_answers(
     assert not [record.getMessage() for record in caplog.records if "defect" in record.getMessage()]
     if "version" in json.dumps(answers):
         assert "9.9" in found[f"/bookies/{ID}"][1]
+
+
+NO_LIMBO = "as far as this bookie knows, it has all entries"
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ({"bookie": {**STATE, "phase": "starting"}}, "unknown: the bookie is starting"),
+        ({"bookie": {"id": ID}}, "unknown: the bookie does not say its phase"),
+        ({"bookie": STATE, "bookie/limbo": FAILURE}, "unknown: its disk is gone"),
+        ({"bookie": STATE, "bookie/limbo": {}}, "unknown: its answer has another form"),
+        ({"bookie": STATE, "bookie/limbo": {"ledgers": [7, "8"]}}, "unknown: its answer has another form"),
+    ],
+)
+def test_limbo_that_was_not_read_is_unknown(answers: Mapping[str, object], problem: str) -> None:
+    """The page said that there were no such ledgers."""
+    _, text = pages(answers)[f"/bookies/{ID}"]
+    assert problem in text
+    assert NO_LIMBO not in text
+
+
+def test_limbo_that_is_empty_is_said_to_be_empty() -> None:
+    _, text = pages({"bookie": STATE, "bookie/limbo": {"ledgers": [], "next": None}})[f"/bookies/{ID}"]
+    assert NO_LIMBO in text
+
+
+WHOLE = {
+    "ledgers": 3,
+    "fragments": 4,
+    "bytes": 5,
+    "growing": 0,
+    "without_spare": 0,
+    "targets": ["b"],
+    "unreadable": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("preview", "says"),
+    [
+        (WHOLE, "It would copy 4 fragments of 3 ledgers"),
+        ({name: value for name, value in WHOLE.items() if name != "unreadable"}, "of 3 ledgers"),
+        ({**WHOLE, "without_spare": "none"}, "of 3 ledgers"),
+        ({**WHOLE, "ledgers": None}, "4 fragments of – ledgers"),
+        ({}, "– fragments of – ledgers"),
+    ],
+)
+def test_preview_of_a_drain_is_good_only_if_all_numbers_that_decide_are_known(
+    preview: Mapping[str, object], says: str
+) -> None:
+    """A bookie of an older version does not count ledgers that cannot be read."""
+    path = f"/operations/{ID}/preview"
+    status, text = pages({"bookie": STATE, f"cluster/bookies/{ID}/drain": preview}, [path])[path]
+    panel = text[: text.index("It would copy")].rpartition("<div")[2]
+    assert (status, says in text) == (200, True)
+    assert ("good-panel" in panel) is (preview is WHOLE)
+    assert ("is not known" in text) is (preview is not WHOLE)

@@ -125,6 +125,21 @@ def test_ledger_whose_metadata_cannot_be_read_is_a_reason_of_its_own() -> None:
     assert (reason.code, "(9)" in reason.text) == ("unreadable_ledgers", True)
 
 
+def test_bookie_whose_plan_cannot_be_read_may_be_in_maintenance() -> None:
+    """It follows the last plan that it read. Only the plan of the bookie to stop does not matter."""
+    check = StopCheck("b0", BOOKIES, unknown_plans=("b1", "b0"))
+    check.look(7, ledger("b0", "b1", quorums=(2, 2)))
+    check.look(8, ledger("b0", "b2", quorums=(2, 2)))
+    copies, plans = check.reasons()
+    assert (copies.code, "1 ledgers (7)" in copies.text) == ("last_copy", True)
+    assert (plans.code, "plan of bookie b1 " in plans.text, "plans --end b1" in plans.text) == (
+        "unreadable_plans",
+        True,
+        True,
+    )
+    assert StopCheck("b0", BOOKIES, unknown_plans=("b0",)).reasons() == []
+
+
 def test_open_ledger_must_stay_recoverable() -> None:
     """Recovery needs answers of Qw - Qa + 1 members of each write set."""
     dead = (*BOOKIES[:2], BookieFacts("b2", "down"), BOOKIES[3], BookieFacts("b4", "available"))

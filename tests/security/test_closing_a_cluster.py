@@ -171,6 +171,28 @@ def test_nodes_are_not_closed_for_a_session_without_identity(
     assert console.fails(1, "cluster", "acl", "close", "--uri", cluster_with_users.uri + "-none").out == ""
 
 
+def test_nodes_that_the_record_of_a_change_needs_are_closed_too(
+    cluster_with_users: Cluster, users: ClosedZooKeeper, console: Console, tmp_path: Path
+) -> None:
+    """The first command that writes to the log of changes creates the parent of its nodes."""
+
+    async def create(path: str) -> None:
+        tree = await session(cluster_with_users, users)
+        try:
+            await tree.create(path)
+            await tree.set_acl(path, OPEN, -1)
+        finally:
+            await tree.close()
+
+    uri = cluster_with_users.uri + "-empty"
+    asyncio.run(create(MetadataUri.parse(uri).root))
+    line = ("--uri", uri, "--client-config", client_file(users, tmp_path, closes=False))
+    assert console.json("cluster", "acl", "close", *line)["done"] is True
+    found = console.json("cluster", "acl", "check", *line)
+    assert (found["open"], found["examples"]) == (0, [])
+    assert console.json("cluster", "acl", "open", *line)["done"] is True
+
+
 class Interrupted(Exception):
     """What ends a walk in the middle."""
 

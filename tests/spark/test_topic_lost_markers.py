@@ -106,3 +106,40 @@ def test_stream_reports_a_damaged_marker(
     assert caplog.text.count("may be the marker") == 1
     topic.ledger([marker(22, (0, 1)), *numbered(3)])
     assert lenient.batch() == "2 3"
+
+
+@pytest.mark.admission_control
+def test_stream_reports_a_damaged_marker_only_when_everything_else_is_read(
+    cluster: Cluster, topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query that was started again could not repeat the micro-batch that its checkpoint had recorded."""
+    topic.ledger([*numbered(0, 1, 2), of_transaction(1), *numbered(3), damaged(marker(22, (0, 1)))])
+    other = StoredTopic(topic.client, f"{topic.name}-other")
+    other.ledger(numbered(7))
+    query = Query(
+        cluster, topic, topics=f"{topic.name},{other.name}", startingOffsets="earliest", maxEntriesPerTrigger=2
+    )
+    # Each is planned twice, as after a restart.
+    assert [query.batch(), query.batch()] == ["0 7", "1 2"]
+    other.ledger(numbered(8))
+    assert query.batch() == "8"
+    assert "may be the marker" in caplog.text, "what is left out is said at once"
+    with pytest.raises(MalformedPayload, match="may be the marker"):
+        query.batch()
+
+
+def test_stream_reports_a_damaged_marker_with_an_old_spark_and_at_a_fixed_end(
+    cluster: Cluster, topic: StoredTopic
+) -> None:
+    """Before Spark 4.2 the end of a micro-batch is asked for without its beginning."""
+    topic.ledger([*numbered(0), of_transaction(1), damaged(marker(22, (0, 1)))])
+    query = Query(cluster, topic, startingOffsets="earliest")
+    end = query.reader.latestOffset()
+    assert query.values(query.reader, end) == [b"0"]
+    with pytest.raises(MalformedPayload, match="may be the marker"):
+        query.reader.latestOffset()
+    ending = query.new_reader()
+    ending.prepareForTriggerAvailableNow()
+    assert ending.latestOffset(query.offset, ending.getDefaultReadLimit()) == end
+    with pytest.raises(MalformedPayload, match="may be the marker"):
+        ending.latestOffset(end, ending.getDefaultReadLimit())

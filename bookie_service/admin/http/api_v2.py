@@ -96,6 +96,7 @@ _OPERATION: Schema = members(
         "kind": TEXT,
         "subject": TEXT,
         "who": TEXT,
+        "forgets": FLAG,
         "state": {**TEXT, "enum": ["waiting", "running", "done", "failed"]},
         "error": TEXT,
         "began_ms": WHOLE,

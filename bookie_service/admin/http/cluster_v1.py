@@ -273,13 +273,13 @@ def begin_moving(
         TooManyRequests: too many operations run or wait.
     """
     # A repetition would find nothing to do, and fail because the bookie is forgotten.
-    if (begun := operations.unfinished_of(kind, bookie)) is not None:
+    if (begun := operations.unfinished_of(kind, bookie, forgets=forgets)) is not None:
         return begun
 
     async def move(operation: LongOperation) -> dict[str, object]:
         return {"ledgers": await cluster.move_away(bookie, operation.progress.append, forgets=forgets)}
 
-    operation = operations.begin(kind, bookie, who, "repair", move)
+    operation = operations.begin(kind, bookie, who, "repair", move, forgets=forgets)
     audit(who, f"{kind} {bookie}", operation=operation.id, bookie=bookie, forgets=forgets)
     return operation
 
