@@ -10,6 +10,8 @@ It reads:
 * names of variables, functions and constants in all of them, for a few words;
 * text, and the docstrings and comments in code, of the notebooks.
 
+It also prints each item of a list without numbers that begins with the same sentence as an earlier item of the page.
+
 Code in back quotes is left out of all of them. `EXEMPT` lists what is not read, each with its reason.
 """
 
@@ -36,6 +38,10 @@ EXEMPT = {
     "tests/plain_english.py": "it contains the patterns",
 }
 """Paths, or folders with a slash at the end, that are not read, and why."""
+
+_ITEM_START = r"(?<=[*|-]\s)"
+_SENTENCE_START = rf"(?:\A|(?<=[.;:]\s)|(?<=\n)|{_ITEM_START})"
+"""Where a sentence may begin in a text whose lines are not indented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,9 @@ PATTERNS = (
     ),
     Pattern(re.compile(r"\b(?<![Tt]here )(?:is|are|was|were)\s+none\s+of\b"), "say 'is not one of'", (" none of",)),
     Pattern(
-        re.compile(r"(?:\A|(?<=[.;]\s))of\s+[\w' ]+\s(?:that|which)\b[^.;:,]*\s(?:it|they)\s"),
+        re.compile(rf"(?:\A|(?<=[.;]\s)|{_ITEM_START})of\s+[\w' ]+\s(?:that|which)\b[^.;:,]*\s(?:it|they)\s"),
         "begin with the subject: not 'of bytes that ... it raises', but 'bytes that ... raise'",
-        (". of ", "; of "),
+        (". of ", "; of ", "* of ", "- of ", "| of "),
     ),
     Pattern(re.compile(r"\banew\b"), "say 'again'", ("anew",)),
     Pattern(re.compile(r"\bof\s+late\b"), "say 'recently'", ("of late",)),
@@ -129,9 +135,7 @@ PATTERNS = (
     ),
     Pattern(re.compile(r"\b[Bb]esides\b"), "say 'also', 'in addition to' or 'without'", ("esides",)),
     Pattern(
-        re.compile(
-            r"(?:\A|(?<=[.;:]\s)|(?<=\n))(?:So|Nor|Neither)\s+(?:do|does|is|are|has|have|can|must|may)\b(?![^.]*\?)"
-        ),
+        re.compile(rf"{_SENTENCE_START}(?:So|Nor|Neither)\s+(?:do|does|is|are|has|have|can|must|may)\b(?![^.]*\?)"),
         "begin with the subject: not 'So does X', but 'X does, too'",
         ("So ", "Nor ", "Neither "),
     ),
@@ -145,9 +149,7 @@ PATTERNS = (
     Pattern(re.compile(r"\b[Mm]end(?:s|ed|ing)?\b"), "say 'repair', 'fix' or 'correct'", ("mend", "Mend")),
     Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'", ("all the same",)),
     Pattern(
-        re.compile(
-            r"(?:^|(?<=[.;:]\s)|(?<=\n))What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"
-        ),
+        re.compile(rf"{_SENTENCE_START}What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"),
         "begin with the subject: not 'What is cached, a thread reads', but 'A thread reads what is cached'",
         ("What ",),
     ),
@@ -187,6 +189,11 @@ IDENTIFIERS = Pattern(
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n)+", re.MULTILINE)
+_INDENT = re.compile(r"(?<=\n)[ \t]+")
+_ITEM = re.compile(r"^ *[*-] +((?:.*\n)(?:(?! *(?:[*-]|[0-9]+\.) |#).*\S.*\n)*)", re.MULTILINE)
+_FIRST_SENTENCE = re.compile(r".*?[.?!](?=\s)")
+_REPEATED_WORDS_MIN = 5
+"""Items whose first sentence has fewer words, such as names of options, may be on a page twice."""
 _INLINE = re.compile(r"`[^`\n]+`")
 _MAY_NAME = re.compile(
     r"told|TOLD|anew|ANEW|(?:[Ss]ome|[Nn]o|[Ee]very|[Aa]ny)body|(?:SOME|NO|EVERY|ANY)BODY|whoever|WHOEVER"
@@ -207,11 +214,15 @@ def findings(root: Path = ROOT) -> list[str]:
     found = []
     for path, texts in _sources(root):
         for text in texts:
-            words = _on_one_line(text.words)
+            words, lines = _on_one_line(text.words), _INDENT.sub("", text.words)
             for pattern in (pattern for pattern in PATTERNS if pattern.may_match(words)):
-                for match in pattern.found.finditer(text.words):
-                    line = text.line + text.words.count("\n", 0, match.start())
+                for match in pattern.found.finditer(lines):
+                    line = text.line + lines.count("\n", 0, match.start())
                     found.append(f"{path.relative_to(root)}:{line}: {' '.join(match[0].split())!r}: {pattern.instead}")
+    found += [
+        f"{path.relative_to(root)}:{line}: {sentence!r}: say it once: line {first} begins with the same sentence"
+        for path, line, sentence, first in _repeated_items(root)
+    ]
     for path, line, name in _names(root):
         for pattern in NAME_PATTERNS:
             if pattern.found.search(name):
@@ -232,6 +243,20 @@ def _sources(root: Path) -> Iterator[tuple[Path, Iterator[Text]]]:
                 yield path, _code(path.read_text(), with_literals=folder in PACKAGES)
     for path in sorted(root.glob(NOTEBOOKS)):
         yield path, _cells(path)
+
+
+def _repeated_items(root: Path) -> Iterator[tuple[Path, int, str, int]]:
+    """Yield (page, line, first sentence, line of the first one) of each item that is there again and has no number."""
+    for path in (path for page in PAGES for path in sorted(root.glob(page)) if path.suffix == ".md"):
+        text = _without_blocks(path.read_text())
+        first_lines: dict[str, int] = {}
+        for item in _ITEM.finditer(text):
+            words = " ".join(item[1].split())
+            sentence = match[0] if (match := _FIRST_SENTENCE.match(f"{words} ")) else words
+            line = 1 + text.count("\n", 0, item.start())
+            first = first_lines.setdefault(sentence, line)
+            if first != line and len(sentence.split()) >= _REPEATED_WORDS_MIN:
+                yield path, line, sentence, first
 
 
 def _is_exempt(path: str) -> bool:
@@ -270,9 +295,15 @@ def _prose(page: Path) -> Text:
     if page.name == "Makefile":
         text = re.match(r"(?:#.*\n)*", text)[0]  # type: ignore[index]
     else:
-        for code in (_FENCE, _INDENTED):
-            text = code.sub(lambda block: "\n" * block[0].count("\n"), text)
+        text = _without_blocks(text)
     return Text(1, _without_code(text))
+
+
+def _without_blocks(text: str) -> str:
+    """Return the text of a page without its blocks of code; lines stay where they are."""
+    for code in (_FENCE, _INDENTED):
+        text = code.sub(lambda block: "\n" * block[0].count("\n"), text)
+    return text
 
 
 def _code(source: str, *, with_literals: bool) -> Iterator[Text]:
@@ -296,7 +327,7 @@ def _code(source: str, *, with_literals: bool) -> Iterator[Text]:
 
 def _may_match(source: str) -> bool:
     """Return whether a pattern may match a text or comment of a program; seldom true when none does."""
-    texts = source.replace('"""', " . ").replace('"', "\n").replace("('", "\n")
+    texts = _INDENT.sub("", source.replace('"""', " . ").replace('"', "\n").replace("('", "\n"))
     comments = "\n".join(line.split("#", 1)[1].strip() for line in source.splitlines() if "#" in line)
     return any(
         pattern.may_match(words) and pattern.found.search(text) is not None

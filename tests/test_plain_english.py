@@ -143,6 +143,45 @@ def test_a_sentence_over_several_lines_of_comments_is_read_as_one(tmp_path: Path
     assert found.startswith("bkspark/some.py:3: ")
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Nor does a list that waits.",
+        "So is one that waits.",
+        "What is not cached there, a thread reads.",
+        "of bytes that are damaged it returns nothing.",
+    ],
+)
+@pytest.mark.parametrize("before", ["* A disk does not wait.\n  ", "* ", "| name | ", "A disk does not wait;\n    "])
+def test_a_riddle_that_begins_an_item_or_an_indented_line_is_found(tmp_path: Path, before: str, sentence: str) -> None:
+    _write(tmp_path, "docs/page.md", before + sentence)
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith(f"docs/page.md:{1 + before.count(chr(10))}: ")
+
+
+def test_an_indented_line_of_a_docstring_is_read_as_one_of_a_page(tmp_path: Path) -> None:
+    text = 'class Some:\n    """A disk.\n\n    One that does not wait.\n    Nor does a list.\n    """\n'
+    _write(tmp_path, "bkspark/some.py", text)
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith("bkspark/some.py:5: ")
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "docs/page.md"])
+def test_an_item_that_is_on_a_page_twice_is_found_by_its_first_sentence(tmp_path: Path, page: str) -> None:
+    first = "* A disk that stalls while `garbage collection`\n  removes files there delays nothing. One more.\n"
+    again = "* A disk that stalls while `garbage collection` removes files\n  there delays nothing.\n"
+    _write(tmp_path, page, f"# Page\n\n{first}* Other.\n\n**Operation**\n\n{again}")
+    (found,) = plain_english.findings(tmp_path)
+    assert found.startswith(f"{page}:9: ")
+    assert "line 3" in found
+
+
+def test_items_that_differ_in_code_or_are_short_pass(tmp_path: Path) -> None:
+    items = "* A name that is given to `first` is refused.\n* A name that is given to `second` is refused.\n"
+    _write(tmp_path, "docs/page.md", f"{items}* `mode`\n\nText.\n\n* `mode`\n")
+    assert plain_english.findings(tmp_path) == []
+
+
 def test_a_comment_that_begins_with_of_is_found(tmp_path: Path) -> None:
     _write(tmp_path, "tests/some.py", "import sys  # of bytes that are damaged it returns nothing\n")
     (found,) = plain_english.findings(tmp_path)
