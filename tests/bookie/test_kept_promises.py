@@ -169,7 +169,7 @@ def test_a_peer_that_took_most_of_its_replies_is_served_again() -> None:
     connection.send((bytes(2 << 20),))
     assert not connection.is_taking
     connected.takes = (2 << 20) - (512 << 10)
-    served.turn()
+    served.turns_until(lambda: not connected.takes)
     assert not connection.is_taking
     connected.takes = 300 << 10
     served.turn()
