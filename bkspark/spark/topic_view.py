@@ -189,15 +189,15 @@ class TopicView:
             return min(self.end, self._before(-wanted)), None
         if isinstance(wanted, MessageId):
             self._check_order(wanted)
-            located = self._located("endingOffsets", wanted)
-            if located.ledger_id != wanted.ledger_id:
-                return located, None
-            end = Position(located.ordinal, located.ledger_id, wanted.entry_id + 1)
-            if end.ledger_id == self.readable.ledger_id and end > self.readable:
-                raise self._ends_before("endingOffsets", wanted)
+            end, last = self._located("endingOffsets", wanted), None
+            if end.ledger_id == wanted.ledger_id:
+                end = Position(end.ordinal, end.ledger_id, wanted.entry_id + 1)
+                last = wanted if wanted.batch_index >= 0 else None
+                if end.ledger_id == self.readable.ledger_id and end > self.readable:
+                    raise self._ends_before("endingOffsets", wanted)
             if end > self.end:
                 self._warn_of_transactions()
-            return min(self.end, end), wanted if wanted.batch_index >= 0 else None
+            return min(self.end, end), last
         return (self.start if wanted == EARLIEST else self.end), None
 
     def _check_order(self, end: MessageId) -> None:
