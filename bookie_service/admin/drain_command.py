@@ -90,10 +90,10 @@ async def drain(cluster: RepairedCluster, arguments: argparse.Namespace, configu
     if begun.is_new:
         await commanded(cluster, f"drain bookie {bookie}", bookie=bookie, reason=arguments.reason)
     else:
-        print_progress(f"continues the drain that {begun.plan.who} began at {_at(begun.plan.since_ms)}")
         if arguments.rate:
             await _rate_set(cluster, bookie, arguments.rate)
         await commanded(cluster, f"continue to drain bookie {bookie}", bookie=bookie)
+        print_progress(f"continues the drain that {begun.plan.who} began at {_at(begun.plan.since_ms)}")
     try:
         moved = await moving.run()
     except DrainCancelled as cancelled:

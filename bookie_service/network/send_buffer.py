@@ -1,7 +1,7 @@
 """Replies on their way to one socket. Bytes that the socket does not take are kept in counted memory, or not at all.
 
-Parts are passed to the socket without a copy. Only the bytes that it does not take are copied, because parts may be
-views of memory that changes in the next step of the event loop.
+Parts are passed to the socket without a copy. Only bytes that it does not take are copied, because parts may be views
+of memory that changes in the next step of the event loop. A small part of type `bytes` is kept as it is.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class SendBuffer:
             return False
         self.size += left
         for part in parts:
+            if not sent and isinstance(part, bytes) and 0 < len(part) <= PIECE_BYTES:
+                self._pending.append(part)
+                continue
             for at in range(sent, len(part), PIECE_BYTES):
                 self._pending.append(bytes(memoryview(part)[at : at + PIECE_BYTES]))
             sent = max(0, sent - len(part))

@@ -11,7 +11,7 @@ import pytest
 
 
 class MountRefused(Exception):
-    """This process may not mount a disk; the text is what the system said."""
+    """This process may not mount or freeze a disk; the text is what the system said."""
 
 
 def _run(*command: str) -> None:
@@ -37,7 +37,7 @@ def small_disk(path: Path, size: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def disk_that_freezes(path: Path, size: int) -> Iterator[Path]:
-    """Mount a disk of this many bytes that `Freeze` can freeze. Raises MountRefused."""
+    """Mount a disk of this many bytes that `Freeze` can freeze. Raises MountRefused, also if it cannot be frozen."""
     path.mkdir()
     image = path.with_suffix(".image")
     with image.open("wb") as file:
@@ -45,6 +45,8 @@ def disk_that_freezes(path: Path, size: int) -> Iterator[Path]:
     _run("mkfs.ext4", "-q", "-F", str(image))
     _run("mount", "-o", "loop", str(image), str(path))
     try:
+        _run("fsfreeze", "--freeze", str(path))
+        _run("fsfreeze", "--unfreeze", str(path))
         yield path
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
@@ -68,6 +70,7 @@ class Freeze:
         return self._process.poll() is None
 
     def end(self) -> None:
+        """Let the disk go on; it may go on already."""
         self._process.communicate()
 
 
@@ -80,5 +83,5 @@ def mounted(
         try:
             stack.enter_context(mount(path, size))
         except MountRefused as refused:
-            pytest.skip(f"this process may not mount a small disk: {refused}")
+            pytest.skip(f"this process may not mount such a disk: {refused}")
         yield path

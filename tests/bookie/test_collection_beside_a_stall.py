@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from bookie_service.storage.io.disk_threads import DiskThreads, DiskWork
+from bookie_service.storage.io.disk_threads import DiskWork
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
 from bookie_service.storage.ledgers.base import StoreOptions
@@ -19,30 +18,13 @@ from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.items import item
+from tests.bookie.late_disks import WatchedDisks, running
 from tests.bookie.ledger_stores import flush, put, read
 from tests.bookie.stalling_files import SYNCS, StallingFiles
 from tests.disks import ROOMY
 from tests.polling import wait_until
 
 WAIT_S = 20
-
-
-class WatchedDisks(DiskThreads):
-    """Disks that are late soon. They say when someone waits for all of them."""
-
-    def __init__(self, directories: Sequence[str]) -> None:
-        super().__init__(directories, 0.05)
-        self.settling = threading.Event()
-        """Set when `settle` waits for a disk."""
-
-        self.settled = 0
-        """How often `settle` has returned."""
-
-    def settle(self) -> None:
-        if self.is_any_busy():
-            self.settling.set()
-        super().settle()
-        self.settled += 1
 
 
 class StallingKeyValues(RocksKeyValues):
@@ -103,19 +85,6 @@ def disks(store: LedgerStorage) -> WatchedDisks:
     assert isinstance(store.disks, WatchedDisks)
     store.disks.settled = 0
     return store.disks
-
-
-@contextmanager
-def running(work: Callable[[], object], release: Callable[[], None]) -> Iterator[threading.Thread]:
-    """Run some work on a thread of its own. At the end the disks go on, and the work ends."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        release()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
 
 
 def flushes(store: LedgerStorage) -> bool:

@@ -124,6 +124,20 @@ def test_large_part_waits_in_pieces_that_leave_the_budget_one_by_one(budget: Mem
     assert connected.sent == b"head" + part
 
 
+def test_small_part_that_waits_is_copied_only_if_its_memory_may_change_or_some_of_it_is_sent(
+    budget: MemoryBudget,
+) -> None:
+    connected = ReluctantSocket()
+    connected.takes = 1
+    buffer = SendBuffer(connected, budget, Receiver(budget))  # type: ignore[arg-type]
+    parts = [b"head", b"", os.urandom(PIECE_BYTES), memoryview(b"view")]
+    assert buffer.send(parts)
+    assert list(buffer._pending) == [b"ead", parts[2], b"view"]
+    assert [id(part) for part in buffer._pending if any(part is each for each in parts)] == [id(parts[2])]
+    assert {type(part) for part in buffer._pending} == {bytes}
+    assert budget.replies.used == sum(map(len, parts)) - 1
+
+
 def test_little_of_what_waited_is_sent_at_once_however_much_the_peer_takes() -> None:
     """Otherwise one peer that reads 15 MiB at once keeps the event loop for as long."""
     served = ServedBookie()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,29 +12,18 @@ import pytest
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads
+from bookie_service.storage.io.disk_threads import DiskStalled
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
+from tests.bookie.late_disks import WatchedDisks, running
 from tests.bookie.small_disks import Freeze, disk_that_freezes, mounted
 
 pytestmark = pytest.mark.cluster
 
 DISK_BYTES = 64 << 20
-FROZEN_S = 20
+FROZEN_S = 300
 LEDGERS, LEDGERS_AT_ONCE = 12_000, 500
 OPTIONS = KeyValueOptions(write_buffer_bytes=1 << 20)
-
-
-class WatchedDisks(DiskThreads):
-    """Disks that are late soon. They say when someone waits for one."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__([str(directory), "another"], 0.1)
-        self.waited_for = threading.Event()
-
-    def wait_for_any(self, places: Collection[int]) -> None:
-        self.waited_for.set()
-        super().wait_for_any(places)
 
 
 @pytest.fixture
@@ -47,37 +36,34 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_only_the_flush_waits_for_the_disk_of_the_key_value_store(disk: Path, is_late_already: bool) -> None:
     """RocksDB waits for its disk when its memory is full. It then holds Python's lock: no thread runs, no request is
     answered."""
-    disks = WatchedDisks(disk)
-    index = KeyValueIndex(LocalFiles(), str(disk), OPTIONS, disks=disks)
+    with contextlib.ExitStack() as stack:
+        disks = WatchedDisks([str(disk), "another"])
+        index = KeyValueIndex(LocalFiles(), str(disk), OPTIONS, disks=disks)
+        stack.callback(index.close)
+        stack.callback(disks.stop)
 
-    def hold(ledger_ids: range) -> None:
-        one = np.ones(1, np.int64)
-        for first in ledger_ids[::LEDGERS_AT_ONCE]:
-            some = range(first, min(first + LEDGERS_AT_ONCE, ledger_ids.stop))
-            index.hold(LedgerUpdate(each, LedgerHeader(each, 1, False, bytes(20)), one - 1, one) for each in some)
+        def hold(ledger_ids: range) -> None:
+            one = np.ones(1, np.int64)
+            for first in ledger_ids[::LEDGERS_AT_ONCE]:
+                some = range(first, min(first + LEDGERS_AT_ONCE, ledger_ids.stop))
+                index.hold(LedgerUpdate(each, LedgerHeader(each, 1, False, bytes(20)), one - 1, one) for each in some)
 
-    hold(range(1))
-    index.sync()
-    disks.waits = False
-    if is_late_already:
-        hold(range(1, 2))
-    freeze = Freeze(disk, FROZEN_S)
-    try:
+        hold(range(1))
+        index.sync()
+        disks.waits = False
+        if is_late_already:
+            hold(range(1, 2))
+        freeze = Freeze(disk, FROZEN_S)
+        stack.callback(freeze.end)
         if is_late_already:
             with pytest.raises(DiskStalled):
                 index.sync()
-        holding = threading.Thread(target=hold, args=(range(2, LEDGERS),))
-        holding.start()
-        assert disks.waited_for.wait(FROZEN_S)
-        assert index.has(0)
-        assert holding.is_alive()
-        assert freeze.goes_on
-    finally:
-        freeze.end()
-    holding.join()
-    disks.waits = True
-    index.sync()
-    assert index.is_clean
-    assert index.has(LEDGERS - 1)
-    disks.stop()
-    index.close()
+        with running(lambda: hold(range(2, LEDGERS)), freeze.end) as holding:
+            assert disks.waited_for.wait(FROZEN_S)
+            assert index.has(0)
+            assert holding.is_alive()
+            assert freeze.goes_on
+        disks.waits = True
+        index.sync()
+        assert index.is_clean
+        assert index.has(LEDGERS - 1)

@@ -21,6 +21,7 @@ from bkspark.tls.options import TlsOptions
 from bkspark_console.bookie_http import BookieHttp, BookieHttpError
 from tests.bookie.child import BookieChild, new_cluster
 from tests.cli.console import Console
+from tests.clock import Clock
 from tests.security.certificates import Authority
 
 ELSEWHERE = "192.0.2.7"
@@ -81,13 +82,6 @@ def test_many_servers_are_asked_at_once() -> None:
             assert found == [b"yes"] * count
 
     asyncio.run(test())
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_changed_token_is_sent_with_the_next_request(tmp_path: Path) -> None:

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from bkspark.client import Client as AsyncClient
-from bkspark.errors import NodeExists
 from bkspark.metadata import paths
 from tests.cli.console import Console
 from tests.cluster import GuestCluster
 from tests.console.process import HTTP, ConsoleProcess
+from tests.metadata.stored_nodes import store
 
 pytestmark = pytest.mark.cluster
 
 SETTINGS = HTTP | {"autoRecoveryDaemonEnabled": "false"}
 """Autorecovery writes some of the nodes again."""
-
-
-async def store(uri: str, nodes: Mapping[str, bytes]) -> None:
-    """Store the contents of nodes below the cluster's root."""
-    async with AsyncClient(uri) as client:
-        tree = await client.tree()
-        for path, data in nodes.items():
-            try:
-                await tree.create(f"{client.uri.root}/{path}", data, make_parents=True)
-            except NodeExists:
-                await tree.set(f"{client.uri.root}/{path}", data, -1)
 
 
 def test_a_damaged_plan_is_shown_and_removed(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:

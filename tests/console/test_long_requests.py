@@ -14,16 +14,10 @@ from bkspark.security.access_file import AccessFile
 from bkspark.security.principal import Principal
 from bkspark_console.guard import Guard
 from bkspark_console.sessions import Sessions
+from tests.clock import Clock
 
 AMY = Principal("amy", "token")
 FIRST, NEXT = "the-first-token-of-amy", "the-next-token-of-amy"
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class LongRequest:

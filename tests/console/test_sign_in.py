@@ -18,6 +18,7 @@ from bkspark.security.access_file import AccessFile
 from bkspark.security.attempts import FAILURES_MAX
 from bkspark.security.principal import Principal
 from bkspark_console.sessions import SESSIONS_MAX, Sessions
+from tests.clock import Clock
 from tests.cluster import Cluster
 from tests.console.browser import Browser, chromium, missing
 from tests.console.process import HTTP, ConsoleProcess, Page, Visitor
@@ -46,13 +47,6 @@ def sign_in(visitor: Visitor, token: str) -> Page:
 
 
 # ---- sessions ----
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_session_ends_by_idleness_by_time_and_by_closing() -> None:

@@ -15,6 +15,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import DigestType, EntryDigest
+from tests.clock import Clock
 from tests.ledger.away import Away
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.polling import until
@@ -78,19 +79,11 @@ class Lagging(MemoryTree):
         return self.seen[path]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def with_ownership(test: Callable[[Ownership, Clock, Lagging, LedgerStore], Awaitable[None]]) -> None:
     """Run a test with the ownership of a ledger that was created at 100 s, its store, and another client's."""
 
     async def call() -> None:
-        store, clock = MemoryStore(), Clock()
+        store, clock = MemoryStore(), Clock(100.0)
         tree, uri = Lagging(store), MetadataUri.parse(URI)
         await BookieRegistry(store.session(), uri).initialize_cluster()
         other = LedgerStore(store.session(), uri)
@@ -104,7 +97,7 @@ def with_ownership(test: Callable[[Ownership, Clock, Lagging, LedgerStore], Awai
 
 def test_connection_that_was_made_up_to_the_last_read_is_confirmed_and_a_later_one_is_not() -> None:
     async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
-        clock.now_s = 105.0
+        clock.now = 105.0
         assert await ownership.confirm(100.0) is None
         assert await ownership.confirm(100.5) is not None
         assert await ownership.confirm(105.0) is None
@@ -119,7 +112,7 @@ def test_connection_that_is_made_while_the_metadata_are_read_is_not_confirmed_by
 
     async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
         def pass_time() -> None:
-            clock.now_s = 110.0
+            clock.now = 110.0
 
         tree.meanwhile = pass_time
         assert await ownership.confirm(102.0) is not None
@@ -131,7 +124,7 @@ def test_connection_that_is_made_while_the_metadata_are_read_is_not_confirmed_by
 
 def test_connections_that_are_made_at_the_same_time_share_one_read_of_the_metadata() -> None:
     async def test(ownership: Ownership, clock: Clock, tree: Lagging, other: LedgerStore) -> None:
-        clock.now_s = 105.0
+        clock.now = 105.0
         found = await asyncio.gather(*(ownership.confirm(connected_at) for connected_at in (101.0, 102.0, 103.0)))
         assert [each is None for each in found] == [False, True, True]
         assert tree.caught_up == 1
@@ -146,7 +139,7 @@ def test_ownership_is_read_from_a_session_that_has_caught_up() -> None:
         (ledger_id,) = [ledger_id async for ledger_id in other.ids()]
         stored = await other.read(ledger_id)
         await other.write(ledger_id, stored.metadata.in_recovery(), stored.version)
-        clock.now_s = 105.0
+        clock.now = 105.0
         assert await ownership.confirm(101.0) == (await other.read(ledger_id)).metadata
 
     with_ownership(test)

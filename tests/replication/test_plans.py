@@ -15,10 +15,10 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
-from bkspark.client import Client as AsyncClient
 from bkspark.version import VERSION
 from tests.cli.console import Console
 from tests.cluster import GuestCluster
+from tests.metadata.stored_nodes import store
 from tests.polling import wait_until
 from tests.replication.repairing import autorecovery, command
 
@@ -319,7 +319,7 @@ def test_a_damaged_plan_is_listed_and_ended_by_a_command(
     with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
         at, bookie = ("--uri", cluster.uri), cluster.bookies[0].id
         assert "there is no plan" in console.fails(2, "cluster", "plans", "--end", bookie, *at).err
-        asyncio.run(damage_plan(cluster.uri, bookie))
+        asyncio.run(store(cluster.uri, {f"underreplication/plans/{bookie}": b"[]"}))
         (damaged,) = console.json("cluster", "plans", *at)["damaged"]
         remedy = f"`bkspark cluster plans --end {bookie}`"
         assert (damaged["bookie"], remedy in damaged["problem"]) == (bookie, True)
@@ -335,10 +335,3 @@ def test_a_damaged_plan_is_listed_and_ended_by_a_command(
         console.json("cluster", "maintenance", bookie, "--despite", "too_few_bookies", *at)
         assert console.json("cluster", "plans", "--end", bookie, *at)["kind"] == "maintenance"
         assert states(console, cluster.uri)[bookie] == "available"
-
-
-async def damage_plan(uri: str, bookie: str) -> None:
-    async with AsyncClient(uri) as client:
-        await (await client.tree()).create(
-            f"{client.uri.root}/underreplication/plans/{bookie}", b"[]", make_parents=True
-        )

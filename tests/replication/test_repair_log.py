@@ -12,19 +12,13 @@ from bkspark.failure_log import MINUTE_S
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
 from bookie_service.replication.repair_log import CAUSES_MAX, RepairLog
+from tests.clock import Clock
 from tests.ledger.in_process import InProcessCluster, run
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from bkspark.security.access_file import REFRESH_S, AccessFile, parsed, read_tok
 from bkspark.security.attempts import ADDRESSES_MAX, FAILURES_MAX, WINDOW_S, FailedAttempts
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
+from tests.clock import Clock
 
 SECRET = "k2Jx9-QmZ7wV4tRb"
 HASHED = "another-token-of-length"
@@ -25,13 +26,6 @@ def written(directory: Path, text: str) -> str:
     path.write_text(text)
     path.chmod(0o600)
     return str(path)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_words_of_a_line_may_have_tabs_and_several_blanks_between_them() -> None:

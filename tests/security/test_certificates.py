@@ -20,6 +20,7 @@ from bkspark.tls.contexts import TlsContext
 from bkspark.tls.options import FACTORY_CLASS, StoreType, TlsOptions
 from bkspark.tls.stores import validity
 from bookie_service.settings.configuration import configure
+from tests.clock import Clock
 from tests.security.certificates import Authority, Leaf, of_bookie, to_jks
 
 SECRET = b"s3cret"
@@ -303,16 +304,6 @@ def test_bookie_serves_suites_with_ephemeral_diffie_hellman_over_a_finite_field(
 
 
 # ---- reload ----
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_changed_files_are_used_after_the_refresh_time(authority: Authority, leaf: Leaf) -> None:

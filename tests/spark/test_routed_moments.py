@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -19,6 +17,7 @@ from bkspark.spark.committers import forget_committers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.routed_write import RoutedDestination
 from tests.cluster import Cluster
+from tests.spark.log_changes import DELETE, MAKE_AGAIN, REPLACE_SCHEMA, TRUNCATE, LogChanges, log_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -27,32 +26,11 @@ COUNT = 4
 """Logs of a write."""
 
 
-IMPORTS = """
-import sys
-import pyarrow as pa
-from pyspark.sql.types import StructType
-from bkspark.blocking import Client
-from bkspark.log.formats import SegmentOwner
-from bkspark.spark.options import SourceOptions
-from bkspark.spark.write import Destination
-
-def replace_schema(uri, name):
-    given = {"uri": uri, "log": name, "overwriteSchema": "true", "payloadFormat": "json"}
-    options = SourceOptions.parse({**given, "ensembleSize": "1", "writeQuorum": "1", "ackQuorum": "1"})
-    other = Destination(StructType().add("number", "long"), options, is_overwrite=True)
-    rows = pa.record_batch([pa.array([7], pa.int64())], ["number"])
-    result = other.write(SegmentOwner("job", "other", None, 0, 0), iter([rows]), is_keyed=False)
-    other.publish_job([result], "other", is_overwrite=True)
-"""
-DELETE, MAKE_AGAIN, TRUNCATE = "log.delete()", "log.delete(); log.create()", "log.truncate('latest')"
-REPLACE_SCHEMA = "replace_schema(uri, name)"
-
-
 class Write:
     """A routed write of two tasks, each with a row for every log; the log `changing` had a row before."""
 
-    def __init__(self, cluster: Cluster, client: Client, inline: str) -> None:
-        self.uri, self.client = cluster.uri, client
+    def __init__(self, cluster: Cluster, client: Client, other: LogChanges, inline: str) -> None:
+        self.uri, self.client, self.other = cluster.uri, client, other
         self.prefix = f"moments-{uuid.uuid4().hex[:8]}-"
         self.names = [f"{self.prefix}{number}" for number in range(COUNT)]
         self.changing = self.names[1]
@@ -88,10 +66,7 @@ class Write:
 
     def act(self, what: str) -> None:
         """Have another process do something with the log `changing`."""
-        program = (
-            f"{IMPORTS}\nuri, name = sys.argv[1:]\nwith Client(uri) as client:\n    log = client.log(name)\n    {what}"
-        )
-        subprocess.run([sys.executable, "-c", program, self.uri, self.changing], check=True)
+        self.other.change(what, self.uri, self.changing)
 
     # ---- what is there afterwards ----
 
@@ -114,10 +89,16 @@ class Write:
         assert {b"0", b"1"}.isdisjoint(found.get(self.changing, []))
 
 
+@pytest.fixture(scope="module")
+def other() -> Iterator[LogChanges]:
+    with log_changes() as changes:
+        yield changes
+
+
 @pytest.fixture(params=["512k", "0"], ids=["inline", "ledgers"])
-def write(request: pytest.FixtureRequest, cluster: Cluster, client: Client) -> Iterator[Write]:
+def write(request: pytest.FixtureRequest, cluster: Cluster, client: Client, other: LogChanges) -> Iterator[Write]:
     forget_committers()
-    yield Write(cluster, client, request.param)
+    yield Write(cluster, client, other, request.param)
     forget_committers()
 
 
