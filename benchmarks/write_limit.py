@@ -16,6 +16,7 @@ for (`thread_waits`); it slows the load down a little. `--set` changes the confi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -36,6 +37,8 @@ GROUP_BYTES = 1 << 20
 DISK_S = 1.0
 BARE_S = 2.0
 BOOKIES = 3
+LOOK_S = 0.05
+"""How often the memory of the client is looked at."""
 QUORUMS = ("--ensemble", "3", "--write-quorum", "3", "--ack-quorum", "2")
 _MIB = 1 << 20
 
@@ -111,20 +114,22 @@ def _written(uri: str, size: int, seconds: float, waits: ThreadWaits) -> tuple[d
     """Return what `bkspark bench write` prints, and the largest resident set of its process in KiB."""
     command = [sys.executable, "-m", "bkspark.cli", "bench", "write", "--uri", uri, "--entry-size", str(size), *QUORUMS]
     client = subprocess.Popen([*command, "--seconds", str(seconds), "--json"], stdout=subprocess.PIPE, text=True)
-    assert client.stdout is not None
+    printed, peak_kib = None, 0
     with waits.running_with("client", client.pid):
-        printed = client.stdout.readline()
-        # Not what `wait4` reports: a program inherits the largest resident set of the process that started it.
-        peak_kib = _peak_kib(client.pid) if printed else 0
-    if client.wait() != 0:
+        while printed is None:
+            # Not what `wait4` reports: a program inherits the largest resident set of the process that started it.
+            peak_kib = max(peak_kib, _peak_kib(client.pid))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                printed, _ = client.communicate(timeout=LOOK_S)
+    if client.returncode != 0:
         raise subprocess.CalledProcessError(client.returncode, command)
     return json.loads(printed), peak_kib
 
 
 def _peak_kib(pid: int) -> int:
-    """Return the largest resident set that the program of a process has had."""
+    """Return the largest resident set that the program of a process has had; 0 if it has just ended."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
 def _resident_bytes(pid: int) -> int:
