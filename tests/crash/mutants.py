@@ -262,7 +262,7 @@ MUTANTS = (
         planted_index.unsynced_entry_log,
     ),
     _crash("entry log not synced on roll", "#659: only the newest log is synced", planted_index.unsynced_full_log),
-    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name, 13),
+    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name, 7),
     _crash("index not synced", "S07: the mark moves past positions in the page cache", planted_index.unsynced_index),
     _crash("index name not synced", "an index file's name is lost after the mark", planted_index.unsynced_index_name),
     _crash(
