@@ -64,6 +64,7 @@ WRONG = {
     "log vacuum": {"log": "nothing"},
     "cluster maintenance": {"bookie": ABSENT},
     "cluster quarantine": {"bookie": ABSENT},
+    "cluster plans": {"end": f"--end {ABSENT}"},
     "cluster endpoints": {"bookie": ABSENT},
     "cluster sanity": {"bookie": ABSENT},
     "cluster format": {"instance": "--instance nothing --force"},
