@@ -191,23 +191,25 @@ class RocksKeyValues:
 
     def _open_unless_syncing(self) -> None:
         """Do `_open_again`, but not beneath a sync: the opened database would lack what is being synced."""
-        if not self._syncing.acquire(blocking=False):
-            raise OSError(errno.ENOSPC, "the key-value store is synced first, before it is opened again", self._path)
-        try:
+        with self._before_opening(self._syncing, "synced"):
             self._open_again()
-        finally:
-            self._syncing.release()
 
     def _open_again(self) -> None:
         """End the state in which RocksDB refuses all writes for good after a lack of disk space."""
         if not self._has_space():
             raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
-        if not self._rewriting.acquire(blocking=False):
-            raise OSError(errno.ENOSPC, "the key-value store is rewritten first, before it is opened again", self._path)
-        try:
+        with self._before_opening(self._rewriting, "rewritten"):
             self._reopen()
+
+    @contextlib.contextmanager
+    def _before_opening(self, work: threading.Lock, done: str) -> Iterator[None]:
+        """Hold the lock of some work. Raises OSError if it goes on: a caller that waited would wait for the disk."""
+        if not work.acquire(blocking=False):
+            raise OSError(errno.ENOSPC, f"the key-value store is {done} first, before it is opened again", self._path)
+        try:
+            yield
         finally:
-            self._rewriting.release()
+            work.release()
 
     def _reopen(self) -> None:
         with contextlib.suppress(OSError, StorageDamaged):
