@@ -355,7 +355,7 @@ def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_m
     assert share() > 0.9, "they were no newcomers any more"
     for _ in range(4):
         turns.note_end(age_s=0.1)
-        assert share() > 0.9, "a client with a short connection each second slows nobody"
+        assert share() > 0.9, "a client with a short connection each second delays no newcomer"
     turns.close("left", lambda: None)
     loop.now += 1.9
     assert share(honest_is_served=False) > 0.9, "no client is served as its requests come"

@@ -21,6 +21,7 @@ from bookie_service.engine.authorization import AuthorizationLimits, Unfound
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, adds
+from tests.bookie.simulated_connections import SimulatedSocket
 from tests.bookie.v3_peer import request
 from tests.planting import around
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
@@ -212,6 +213,20 @@ def bookie_that_knows_no_ledger(ledgers: int, limits: AuthorizationLimits | None
     return bookie
 
 
+def reader_beside_new_rules(bookie: AuthorizedBookie, frames: bytes) -> SimulatedSocket:
+    """Return a reader whose reads wait, after a change to rules for which ledgers must be looked up.
+
+    `metadata.release` answers the look-ups.
+    """
+    reader = bookie.connect(USER)
+    reader.takes = 0
+    bookie.ask(reader, frames, turns=100)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    reader.takes = MANY
+    return reader
+
+
 @pytest.mark.parametrize("frames", [reads, lac_reads])
 @pytest.mark.parametrize("is_asking", [False, True], ids=["silent", "asking"])
 def test_waiting_reads_wait_on_until_the_ledgers_that_new_rules_name_are_looked_up(
@@ -220,12 +235,7 @@ def test_waiting_reads_wait_on_until_the_ledgers_that_new_rules_name_are_looked_
     """docs/security.md: "If ZooKeeper does not answer within 4 s, the request is answered EIO". Reads that waited were
     answered EIO at once, on all bookies at about the same moment, although the new rules allow them."""
     bookie = bookie_that_knows_no_ledger(3)
-    reader = bookie.connect(USER)
-    reader.takes = 0
-    bookie.ask(reader, frames(900, (1, 2, 3)), turns=100)
-    bookie.metadata.is_held = True
-    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
-    reader.takes = MANY
+    reader = reader_beside_new_rules(bookie, frames(900, (1, 2, 3)))
     before = statuses(bookie.ask(reader, b"", turns=400))
     assert set(before) == {Status.EOK}, "made before the rules changed"
     assert sorted(bookie.metadata.asked) == [1, 2, 3]
@@ -255,12 +265,7 @@ def test_waiting_reads_of_more_ledgers_than_are_looked_up_or_remembered_at_once_
 
 def test_reads_that_wait_for_a_look_up_end_with_their_connection() -> None:
     bookie = bookie_that_knows_no_ledger(3)
-    reader = bookie.connect(USER)
-    reader.takes = 0
-    bookie.ask(reader, reads(900, (1, 2, 3)), turns=100)
-    bookie.metadata.is_held = True
-    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
-    reader.takes = MANY
+    reader = reader_beside_new_rules(bookie, reads(900, (1, 2, 3)))
     bookie.ask(reader, b"", turns=400)
     assert bookie.served.bookie.reads.waiting > 0
     bookie.served.connections[reader].close()
@@ -273,12 +278,7 @@ def test_reads_that_wait_for_a_look_up_end_with_their_connection() -> None:
 @pytest.mark.parametrize("answer", ["found", "unknown"])
 def test_rules_that_change_again_during_the_look_up_are_the_ones_that_count(answer: str) -> None:
     bookie = bookie_that_knows_no_ledger(3)
-    reader = bookie.connect(USER)
-    reader.takes = 0
-    bookie.ask(reader, reads(900, (1, 2, 3)), turns=100)
-    bookie.metadata.is_held = True
-    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
-    reader.takes = MANY
+    reader = reader_beside_new_rules(bookie, reads(900, (1, 2, 3)))
     before = statuses(bookie.ask(reader, b"", turns=400))
     if answer == "unknown":
         bookie.metadata.ledgers = dict.fromkeys(bookie.metadata.ledgers, Unfound.UNKNOWN)
