@@ -5,14 +5,12 @@ mask and never stored, so withdrawing the votes of a replaced bookie needs no fl
 are retained until every participating bookie has answered for it, because a bookie that refuses load gets it again;
 with relaxed durability they may be retained until the entry is synced.
 
-`Durability` is what a writer asks about acknowledged entries: `Synced` says that they are durable, and
-`bkspark.core.syncing.Relaxed` follows which are synced.
+`Synced` is the `Durability` of a writer whose acknowledged entries are durable: it follows from these entries alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 import numpy as np
 
@@ -146,60 +144,6 @@ class PendingEntries:
         self.batches.clear()
         self._added_ns.clear()
         self.kept_bytes = 0
-
-
-class Durability(Protocol):
-    """What a writer asks about the durability of its entries."""
-
-    @property
-    def lac(self) -> int:
-        """The last add confirmed: every entry up to it is acknowledged, and durable on Qa bookies."""
-
-    @property
-    def retained_after(self) -> int:
-        """The bytes of entries above this one are retained, to be sent again."""
-
-    @property
-    def replaces_bookies(self) -> bool:
-        """Whether a lost bookie may be replaced."""
-
-    @property
-    def unsynced_bytes_max(self) -> int | None:
-        """Limit of the bytes that are retained until they are synced; None if they are not retained for that long."""
-
-    def may_lose(self, slot: Slot) -> bool:
-        """Return whether the bookie may lose what it acknowledged when it goes away."""
-
-    def on_gone(self, slot: Slot) -> None:
-        """The bookie in a slot, or its connection, is gone: it answers no force any more."""
-
-    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
-        """Move the LAC to what is durable."""
-
-    def want(self) -> None:
-        """Record that a caller wants everything acknowledged to be synced."""
-
-    def wants_for_space(self) -> bool:
-        """Return whether so many bytes wait for a sync that one must be requested without a caller."""
-
-    def wants_for_time(self, now_ns: int) -> bool:
-        """Return whether the LAC has been lower than the last acknowledged entry for too long."""
-
-    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
-        """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.
-
-        Args:
-            is_again: only if the last force did not ask for all that is wanted.
-        """
-
-    def takes(self, force: effects.Force) -> bool:
-        """Return whether a force belongs to the round under way, and its bookie is still in the slot."""
-
-    def on_forced(self, force: effects.Force) -> None:
-        """A bookie carried out a force that is taken."""
-
-    def is_lost(self) -> bool:
-        """Return whether the last force did not reach what is wanted, and no further force can."""
 
 
 class Synced:

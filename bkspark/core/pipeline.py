@@ -11,15 +11,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from bkspark.core import effects, writer_errors
+from bkspark.core.durability import Durability, Relaxed
 from bkspark.core.ensemble import EnsembleChange
 from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.pending import Durability, PendingEntries, Synced
+from bkspark.core.pending import PendingEntries, Synced
 from bkspark.core.placement import RandomSource
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.slots import Phase, Slot, Slots
-from bkspark.core.syncing import Relaxed
 from bkspark.errors import BookKeeperError
 from bkspark.ids import NO_ENTRY
 

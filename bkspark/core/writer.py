@@ -1,7 +1,7 @@
 """WriterCore: the add pipeline of one ledger, decisions only.
 
 It is composed of the slots of the ensemble (`core.slots`), pending entries (`core.pending`), durability
-(`core.syncing`), the ensemble change (`core.ensemble`), and the rules for slow bookies (`core.left_out`). They share
+(`core.durability`), the ensemble change (`core.ensemble`), and the rules for slow bookies (`core.left_out`). They share
 the state of the writer (`core.pipeline`); `core.unwell` leaves out bookies and takes them back. This module has the
 events.
 

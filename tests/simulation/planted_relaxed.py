@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bkspark.core import effects, syncing
+from bkspark.core import durability, effects
+from bkspark.core.durability import Relaxed
 from bkspark.core.pipeline import Pipeline
 from bkspark.core.relaxed import confirmed_up_to
 from bkspark.core.slots import Slot
-from bkspark.core.syncing import Relaxed
 from bkspark.core.writer import WriterCore
 from bkspark.wire.status import Status
 from bookie_service.engine.sync_cursor import EntryRange, SyncCursor
@@ -28,18 +28,18 @@ def confirmed_by_one_less() -> Plant:
     def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
         return confirmed_up_to(last_synced, write_quorum, max(1, ack_quorum - 1))
 
-    return replaced(syncing, "confirmed_up_to", rule)
+    return replaced(durability, "confirmed_up_to", rule)
 
 
 def confirmed_by_the_quickest() -> Plant:
-    return replaced(syncing, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
+    return replaced(durability, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
 
 
 def striping_ignored() -> Plant:
     def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
         return sorted(last_synced)[len(last_synced) - ack_quorum]
 
-    return replaced(syncing, "confirmed_up_to", rule)
+    return replaced(durability, "confirmed_up_to", rule)
 
 
 def confirmed_when_acknowledged() -> Plant:

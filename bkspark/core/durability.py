@@ -1,9 +1,11 @@
-"""Relaxed: the durability of a writer whose entries are synced later: what is synced, and when to force. Decisions
-only.
+"""Durability: which acknowledged entries of a writer are durable, and when bookies are asked to sync. Decisions only.
 
-With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows when entries are
-synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. A bookie reports synced
-entries with each response (LastAddSynced); its response to a force means that everything it had acknowledged is synced.
+`Durability` is what a writer asks. With `bkspark.core.pending.Synced`, an acknowledged entry is durable, and there is
+nothing to force.
+
+With `Relaxed` an add is acknowledged from the page caches of Qa bookies, and the LAC follows when entries are synced.
+Entries carry that LAC, ensembles change after it, and the ledger is closed at it. A bookie reports synced entries with
+each response (LastAddSynced); its response to a force means that everything it had acknowledged is synced.
 
 A bookie that disconnects may have lost entries that it had acknowledged and not synced. Without `changes_ensemble` it
 is never replaced, but left out while every write set has Qa others, like a bookie for which no spare exists. With
@@ -12,12 +14,68 @@ is never replaced, but left out while every write set has Qa others, like a book
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from bkspark.core import effects
 from bkspark.core.limits import nanoseconds
 from bkspark.core.pending import PendingEntries
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.slots import Phase, Slot, Slots
 from bkspark.ids import NO_ENTRY
+
+
+class Durability(Protocol):
+    """What a writer asks about the durability of its entries."""
+
+    @property
+    def lac(self) -> int:
+        """The last add confirmed: every entry up to it is acknowledged, and durable on Qa bookies."""
+
+    @property
+    def retained_after(self) -> int:
+        """The bytes of entries above this one are retained, to be sent again."""
+
+    @property
+    def replaces_bookies(self) -> bool:
+        """Whether a lost bookie may be replaced."""
+
+    @property
+    def unsynced_bytes_max(self) -> int | None:
+        """Limit of the bytes that are retained until they are synced; None if they are not retained for that long."""
+
+    def may_lose(self, slot: Slot) -> bool:
+        """Return whether the bookie may lose what it acknowledged when it goes away."""
+
+    def on_gone(self, slot: Slot) -> None:
+        """The bookie in a slot, or its connection, is gone: it answers no force any more."""
+
+    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
+        """Move the LAC to what is durable."""
+
+    def want(self) -> None:
+        """Record that a caller wants everything acknowledged to be synced."""
+
+    def wants_for_space(self) -> bool:
+        """Return whether so many bytes wait for a sync that one must be requested without a caller."""
+
+    def wants_for_time(self, now_ns: int) -> bool:
+        """Return whether the LAC has been lower than the last acknowledged entry for too long."""
+
+    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
+        """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.
+
+        Args:
+            is_again: only if the last force did not ask for all that is wanted.
+        """
+
+    def takes(self, force: effects.Force) -> bool:
+        """Return whether a force belongs to the round under way, and its bookie is still in the slot."""
+
+    def on_forced(self, force: effects.Force) -> None:
+        """A bookie carried out a force that is taken."""
+
+    def is_lost(self) -> bool:
+        """Return whether the last force did not reach what is wanted, and no further force can."""
 
 
 class Relaxed:
