@@ -204,9 +204,9 @@ class Slot:
         self.answered_to = max(self.answered_to, entry_ids.item(-1))
         run = span if self.stripe.is_whole else self.stripe.run(entry_ids)
         if run is not None:
-            self.owed, _ = without_run(self.owed, run[0], run[1])
+            self.owed = without_run(self.owed, run[0], run[1])
         else:
-            self.owed, _ = without_answered(self.owed, self.stripe.ranks(entry_ids))
+            self.owed = without_answered(self.owed, self.stripe.ranks(entry_ids))
 
     # ---- refusals ----
 
@@ -404,41 +404,37 @@ def with_sent(runs: Runs, first: int, end: int) -> Runs:
     return (*runs, (first, end))
 
 
-def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
-    """Return the runs without these ranks, and how many of these were owed: an entry that is answered twice counts
-    once."""
+def without_answered(runs: Runs, ranks: np.ndarray) -> Runs:
+    """Return the runs without these ranks, which may be in any order, repeated, or not in the runs."""
     if not len(ranks):
-        return runs, 0
+        return runs
     span = consecutive(ranks)
     if span is not None:
         return without_run(runs, *span)
     ranks = np.unique(ranks)
     starts = np.flatnonzero(np.append(True, np.diff(ranks) != 1))
     ends = np.append(starts[1:], len(ranks)) - 1
-    owed = 0
     for first, last in zip(ranks[starts].tolist(), ranks[ends].tolist()):
-        runs, count = without_run(runs, first, last + 1)
-        owed += count
-    return runs, owed
+        runs = without_run(runs, first, last + 1)
+    return runs
 
 
-def without_run(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
+def without_run(runs: Runs, first: int, end: int) -> Runs:
     """As `without_answered`, for the ranks [first, end)."""
     if not runs:
-        return runs, 0
+        return runs
     begin, stop = runs[0]
     if first == begin and end <= stop:
         # The case of a bookie that answers in order.
-        return (((end, stop), *runs[1:]) if end < stop else runs[1:]), end - first
+        return ((end, stop), *runs[1:]) if end < stop else runs[1:]
     low = bisect.bisect_right(runs, first, key=_stop_of)
     high = bisect.bisect_left(runs, end, key=_begin_of)
     touched = runs[low:high]
     if not touched:
-        return runs, 0
+        return runs
     left = ((touched[0][0], first),) if touched[0][0] < first else ()
     right = ((end, touched[-1][1]),) if touched[-1][1] > end else ()
-    owed = sum(min(stop, end) - max(begin, first) for begin, stop in touched)
-    return (*runs[:low], *left, *right, *runs[high:]), owed
+    return (*runs[:low], *left, *right, *runs[high:])
 
 
 def _begin_of(run: tuple[int, int]) -> int:

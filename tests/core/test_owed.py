@@ -28,7 +28,7 @@ def test_ranks_count_the_entries_that_a_slot_stores(quorums):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_answers_in_any_order_take_away_what_was_owed_and_count_once(seed):
+def test_answers_in_any_order_take_away_what_was_owed(seed):
     chance = random.Random(seed)
     runs, owed, sent = (), set(), 0
     for _ in range(200):
@@ -47,8 +47,7 @@ def test_answers_in_any_order_take_away_what_was_owed_and_count_once(seed):
             answered = ids[chance.randrange(2) :: 2] or [sent + 5]
         else:
             answered = [chance.randrange(sent + 10) for _ in range(chance.randrange(1, 20))]
-        runs, count = without_answered(runs, np.array(answered))
-        assert count == len(owed & set(answered))
+        runs = without_answered(runs, np.array(answered))
         owed -= set(answered)
         assert {rank for begin, end in runs for rank in range(begin, end)} == owed
         assert all(begin < end for begin, end in runs)
@@ -56,14 +55,14 @@ def test_answers_in_any_order_take_away_what_was_owed_and_count_once(seed):
 
 
 def test_nothing_owed_is_taken_away_from():
-    assert without_answered((), np.arange(3)) == ((), 0)
-    assert without_answered(((5, 7),), np.arange(0)) == (((5, 7),), 0)
-    assert without_answered(((5, 7),), np.arange(0, 5)) == (((5, 7),), 0)
+    assert without_answered((), np.arange(3)) == ()
+    assert without_answered(((5, 7),), np.arange(0)) == ((5, 7),)
+    assert without_answered(((5, 7),), np.arange(0, 5)) == ((5, 7),)
 
 
 def test_answers_with_any_ids_overflow_nothing():
     """A hostile bookie answers for entries that cannot exist."""
     with np.errstate(all="raise"):
         for ids in ([-(2**63), 5], [-(2**63), -(2**63) + 1, 2**63 - 1], [2**63 - 1, -(2**63)], [2**63 - 1]):
-            expected = (((6, 8),), 1) if 5 in ids else (((5, 8),), 0)
+            expected = ((6, 8),) if 5 in ids else ((5, 8),)
             assert without_answered(((5, 8),), np.array(ids)) == expected
