@@ -4,6 +4,7 @@
     FENCING   fence every bookie of the last fragment and collect their LACs, until coverage
     READING   read forward from LAC + 1, every read with the fencing flag, window by window
     REWRITING the entries found go to their full write sets (through a WriterCore in recovery mode)
+    MEASURING read the last entry for the ledger's length: no entry was rewritten, so nothing in memory has it
     CLOSING   store CLOSED
     DONE, FAILED
 
