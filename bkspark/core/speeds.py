@@ -6,8 +6,9 @@
   is asked last.
 * A reader with a preferred bookie asks only that one. A client that reads much therefore sends each of the others one
   request in TRY_AGAIN_S, to learn which are faster, and when a slow one has become fast again.
-* A further bookie is asked when an answer takes PATIENCE times as long as usual, and PATIENCE_S_MIN. Such requests are
-  limited to a share of all, so that a cluster that is slow as a whole does not get twice the load.
+* Another bookie is asked, too, when an answer takes SPECULATIVE_DELAY_FACTOR times as long as usual, and
+  SPECULATIVE_DELAY_S_MIN: a speculative read. These are limited to a share of all requests, so that a cluster that is
+  slow as a whole does not get twice the load.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ FORGOTTEN_S = 3 * TRY_AGAIN_S
 KNOWN_ANSWERS_MIN = 16
 """Answers of one bookie after which others are asked for comparison: a client that reads little does not connect to
 them."""
-PATIENCE = 4.0
-PATIENCE_S_MIN = 0.01
-FURTHER_SHARE = 0.05
-FURTHER_MAX = 10.0
-"""Limits of requests to a further bookie: the share of all requests, and how many may be saved up."""
+SPECULATIVE_DELAY_FACTOR = 4.0
+SPECULATIVE_DELAY_S_MIN = 0.01
+SPECULATIVE_SHARE = 0.05
+SPECULATIVE_SAVED_MAX = 10.0
+"""Limits of speculative reads: their share of all requests, and how many may be saved up."""
 _WEIGHT = 0.25
 _GROWTH_MAX = 4.0
 """The weight of an answer in the moving mean, and how many times the mean it may count as at most."""
@@ -56,12 +57,12 @@ class ReadSpeeds:
     """The speeds by (bookie, whether answers are large)."""
     _tried_s: dict[tuple[str, bool], float] = field(init=False, default_factory=dict)
     """When a bookie was last asked only to learn its speed."""
-    _further: float = field(init=False, default=FURTHER_MAX)
-    """How many requests to a further bookie are allowed now."""
+    _speculative_left: float = field(init=False, default=SPECULATIVE_SAVED_MAX)
+    """How many speculative reads are allowed now."""
 
     def on_answer(self, bookie: str, size_bytes: int, seconds: float, now_s: float) -> None:
         """A bookie has answered with entries of `size_bytes`, this many seconds after it was asked."""
-        self._further = min(FURTHER_MAX, self._further + FURTHER_SHARE)
+        self._speculative_left = min(SPECULATIVE_SAVED_MAX, self._speculative_left + SPECULATIVE_SHARE)
         key = (bookie, size_bytes > SMALL_BYTES)
         measured = seconds / (SMALL_BYTES + size_bytes)
         speed = self._speeds.get(key)
@@ -106,16 +107,16 @@ class ReadSpeeds:
                 return bookie
         return None
 
-    def patience_s(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> float | None:
-        """Return after what time a further bookie is to be asked; None: that is not known, or was done too often."""
+    def speculative_delay_s(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> float | None:
+        """Return after what time another bookie is to be asked, too; None: that is not known, or was done too often."""
         known = self._known(bookies, size_bytes, now_s)
-        if not known or self._further < 1:
+        if not known or self._speculative_left < 1:
             return None
-        return max(PATIENCE_S_MIN, PATIENCE * min(known.values()) * (SMALL_BYTES + size_bytes))
+        return max(SPECULATIVE_DELAY_S_MIN, SPECULATIVE_DELAY_FACTOR * min(known.values()) * (SMALL_BYTES + size_bytes))
 
-    def on_further(self) -> None:
-        """A further bookie is asked, as the first is slow to answer."""
-        self._further = max(0.0, self._further - 1)
+    def on_speculative_read(self) -> None:
+        """Another bookie is asked, too, as the first is slow to answer."""
+        self._speculative_left = max(0.0, self._speculative_left - 1)
 
     def _known(self, bookies: Sequence[str], size_bytes: int, now_s: float) -> dict[str, float]:
         """Return the speeds that are known, seconds a byte."""

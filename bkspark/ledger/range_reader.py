@@ -157,13 +157,14 @@ class RangeReader:
         """
         loop, speeds = asyncio.get_running_loop(), self._pool.speeds
         asked: dict[asyncio.Task[Part], tuple[str, float]] = {}
+        # The next replica is asked at first, after a delay without an answer, and when all that were asked have failed.
         asks_next = True
         try:
             while True:
                 bookie = group.next_replica() if asks_next else None
                 if bookie is not None:
                     if asked:
-                        speeds.on_further()
+                        speeds.on_speculative_read()
                     reading = self._replicas.prefix(bookie, group.missing, group.step, bytes_max)
                     asked[asyncio.ensure_future(reading)] = bookie, loop.time()
                 elif not asked:
@@ -173,7 +174,7 @@ class RangeReader:
                 if asks_next and bookie is None:
                     delay_s = None
                 elif speeds.is_informed and self._entry_bytes:
-                    delay_s = self._patience_s(group, bytes_max)
+                    delay_s = self._speculative_delay_s(group, bytes_max)
                 done, _ = await asyncio.wait(asked, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
                 asks_next = not done
                 if done:
@@ -194,13 +195,13 @@ class RangeReader:
             if asked:
                 _cancel(asked)
 
-    def _patience_s(self, group: GroupRead, bytes_max: int) -> float:
-        """Return after what time a further replica is asked."""
+    def _speculative_delay_s(self, group: GroupRead, bytes_max: int) -> float:
+        """Return after what time another replica is asked, too."""
         limit_s = self._pool.options.speculative_read_s
         size_bytes = min(bytes_max, self._replicas.answer_bytes(len(group.missing), group.step, self._entry_bytes))
         now_s = asyncio.get_running_loop().time()
-        patience_s = self._pool.speeds.patience_s(group.replicas, size_bytes, now_s)
-        return limit_s if patience_s is None else min(limit_s, patience_s)
+        delay_s = self._pool.speeds.speculative_delay_s(group.replicas, size_bytes, now_s)
+        return limit_s if delay_s is None else min(limit_s, delay_s)
 
     def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[Part]) -> EntryBatch | None:
         """Pass a bookie's response to the group; return its entries, or None without any."""

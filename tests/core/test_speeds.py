@@ -7,11 +7,11 @@ import pytest
 from bkspark.core.reader import EntrySpan, groups
 from bkspark.core.speeds import (
     FORGOTTEN_S,
-    FURTHER_MAX,
-    FURTHER_SHARE,
     KNOWN_ANSWERS_MIN,
-    PATIENCE,
-    PATIENCE_S_MIN,
+    SPECULATIVE_DELAY_FACTOR,
+    SPECULATIVE_DELAY_S_MIN,
+    SPECULATIVE_SAVED_MAX,
+    SPECULATIVE_SHARE,
     TRY_AGAIN_S,
     ReadSpeeds,
 )
@@ -100,20 +100,20 @@ def test_client_that_reads_much_asks_each_other_bookie_once_in_ten_seconds() -> 
 
 def test_further_bookie_is_asked_after_some_times_the_usual_time_of_the_fastest() -> None:
     speeds = speeds_of(b1=10, b2=100)
-    assert speeds.patience_s(BOOKIES, 100, 1.0) == pytest.approx(PATIENCE * 10 * MILLISECOND)
-    assert speeds_of(b1=0.1).patience_s(BOOKIES, 100, 1.0) == PATIENCE_S_MIN
-    assert ReadSpeeds().patience_s(BOOKIES, 100, 1.0) is None
+    assert speeds.speculative_delay_s(BOOKIES, 100, 1.0) == pytest.approx(SPECULATIVE_DELAY_FACTOR * 10 * MILLISECOND)
+    assert speeds_of(b1=0.1).speculative_delay_s(BOOKIES, 100, 1.0) == SPECULATIVE_DELAY_S_MIN
+    assert ReadSpeeds().speculative_delay_s(BOOKIES, 100, 1.0) is None
 
 
 def test_requests_to_further_bookies_are_limited_to_a_share() -> None:
     speeds = speeds_of(b1=1)
-    for _ in range(int(FURTHER_MAX)):
-        assert speeds.patience_s(BOOKIES, 100, 1.0) is not None
-        speeds.on_further()
-    assert speeds.patience_s(BOOKIES, 100, 1.0) is None
-    for _ in range(int(1 / FURTHER_SHARE) + 1):
+    for _ in range(int(SPECULATIVE_SAVED_MAX)):
+        assert speeds.speculative_delay_s(BOOKIES, 100, 1.0) is not None
+        speeds.on_speculative_read()
+    assert speeds.speculative_delay_s(BOOKIES, 100, 1.0) is None
+    for _ in range(int(1 / SPECULATIVE_SHARE) + 1):
         speeds.on_answer("b1", 100, 1 * MILLISECOND, 1.0)
-    assert speeds.patience_s(BOOKIES, 100, 1.0) is not None
+    assert speeds.speculative_delay_s(BOOKIES, 100, 1.0) is not None
 
 
 def test_slow_replicas_are_asked_after_the_others_and_before_those_that_failed() -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import EntrySpan
-from bkspark.core.speeds import FURTHER_MAX, KNOWN_ANSWERS_MIN, PATIENCE, TRY_AGAIN_S, ReadSpeeds
+from bkspark.core.speeds import (
+    KNOWN_ANSWERS_MIN,
+    SPECULATIVE_DELAY_FACTOR,
+    SPECULATIVE_SAVED_MAX,
+    TRY_AGAIN_S,
+    ReadSpeeds,
+)
 from bkspark.errors import ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.ledger.range_reader import (
     READ_AHEAD_SPANS,
@@ -357,7 +363,7 @@ def test_only_requests_beside_one_that_is_not_answered_count_as_further_ones(fir
         assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
         assert len(counted) == further
 
-    with around(ReadSpeeds, "on_further", noted):
+    with around(ReadSpeeds, "on_speculative_read", noted):
         play([first, holds(9)], test, speculative_read_s=0.05 if further else FOR_EVER_S)
 
 
@@ -377,9 +383,9 @@ def test_bookie_that_another_one_overtakes_is_as_slow_as_it_was_waited_for() -> 
 
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
-        known_s = pool.speeds.patience_s([bookies[0].id], 90, asyncio.get_running_loop().time())
+        known_s = pool.speeds.speculative_delay_s([bookies[0].id], 90, asyncio.get_running_loop().time())
         assert known_s is not None
-        assert known_s > PATIENCE * 0.9 * waited_s  # a timer may be a little early
+        assert known_s > SPECULATIVE_DELAY_FACTOR * 0.9 * waited_s  # a timer may be a little early
         assert bookies[0].id in pool.speeds.slow(
             [bookie.id for bookie in bookies], 90, asyncio.get_running_loop().time()
         )
@@ -391,7 +397,7 @@ def test_bookie_that_another_one_overtakes_is_as_slow_as_it_was_waited_for() -> 
 def test_speed_of_a_bookie_is_learned_where_there_is_another_one_to_ask(count: int) -> None:
     async def test(pool: BookiePool, bookies: list[HostileBookie]) -> None:
         assert await read(reader_of(pool, bookies), 0, 9) == entries(0, 9)
-        is_known = pool.speeds.patience_s([bookies[0].id], 90, asyncio.get_running_loop().time()) is not None
+        is_known = pool.speeds.speculative_delay_s([bookies[0].id], 90, asyncio.get_running_loop().time()) is not None
         assert is_known == (count > 1)
 
     play([holds(9)] * count, test)
@@ -404,11 +410,11 @@ def test_requests_that_needed_no_further_bookie_do_not_count_as_such() -> None:
         reader = reader_of(pool, bookies)
         know(pool, bookies[0], 1000.0)
         know(pool, bookies[1], 1000.0)
-        for _ in range(int(2 * FURTHER_MAX)):
+        for _ in range(int(2 * SPECULATIVE_SAVED_MAX)):
             assert await read(reader, 0, 9) == entries(0, 9)
         now_s = asyncio.get_running_loop().time()
-        assert pool.speeds.patience_s([bookies[0].id], 90, now_s) is not None
-        assert len(bookies[0].asked) == int(2 * FURTHER_MAX)
+        assert pool.speeds.speculative_delay_s([bookies[0].id], 90, now_s) is not None
+        assert len(bookies[0].asked) == int(2 * SPECULATIVE_SAVED_MAX)
 
     play([holds(9), holds(9)], test)
 
