@@ -78,9 +78,9 @@ class Fanout:
         """How long a bookie may take for a force. Constant."""
         self._links: dict[int, BookieLink] = {}
         """The link of each slot that was used. Removed when its connection is lost or the slot has another bookie."""
-        self.refusal: TlsFailed | AuthenticationFailed | None = None
+        self.handshake_error: TlsFailed | AuthenticationFailed | None = None
         """The last failure of TLS or authentication; NotEnoughBookies names it as the likely cause. Set by `_note`."""
-        self._refusing: set[str] = set()
+        self._without_handshake: set[str] = set()
         """Bookies with which TLS or authentication failed, and which have not answered an add since."""
 
     # ---- sending ----
@@ -208,8 +208,8 @@ class Fanout:
         self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None
     ) -> None:
         """A bookie answered adds."""
-        if self._refusing:
-            self._refusing.discard(bookie)
+        if self._without_handshake:
+            self._without_handshake.discard(bookie)
         now_ns = self._run.now_ns()
         self._run.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
 
@@ -225,16 +225,16 @@ class Fanout:
 
     def _failed(self, slot: int, bookie: str) -> list[effects.WriterEffect]:
         core = self._core
-        if self._refusing.issuperset(place.bookie for place in core.slots.all):
-            # Every bookie refuses this client: replacing them would try each again and again, one time-out at a time.
-            return core.give_up(not_enough(core.ledger_id, core.lac, self._refusing))
+        if self._without_handshake.issuperset(place.bookie for place in core.slots.all):
+            # No bookie lets this client in: replacing them would try each again and again, one time-out at a time.
+            return core.give_up(not_enough(core.ledger_id, core.lac, self._without_handshake))
         return core.on_bookie_failed(slot, bookie, self._run.now_ns())
 
     def _note(self, error: BookKeeperError) -> None:
         if isinstance(error, (TlsFailed, AuthenticationFailed)):
-            self.refusal = error
+            self.handshake_error = error
             if error.bookie is not None:
-                self._refusing.add(error.bookie)
+                self._without_handshake.add(error.bookie)
 
     def _give_up(self) -> list[effects.WriterEffect]:
         core = self._core

@@ -144,8 +144,8 @@ class WriterRun:
                 case effects.WriteMetadata():
                     self.spawn(self._write_metadata(effect))
                 case effects.Fail():
-                    if isinstance(effect.error, NotEnoughBookies) and self.fanout.refusal is not None:
-                        effect.error.explain(self.fanout.refusal)
+                    if isinstance(effect.error, NotEnoughBookies) and self.fanout.handshake_error is not None:
+                        effect.error.explain(self.fanout.handshake_error)
                     self.window.fail(effect.error)
                     if self.on_failed is not None:
                         self.on_failed(effect.error)

@@ -111,7 +111,7 @@ def test_connection_that_is_made_after_its_bookie_was_replaced_is_not_used() -> 
             await settled()
             if fails:
                 await writer.refused("a", TlsFailed("no", bookie="a"))
-                assert writer.fanout.refusal is None
+                assert writer.fanout.handshake_error is None
             else:
                 channel, wire = await writer.connected("a")
                 assert wire.sent == b""
@@ -259,7 +259,7 @@ def test_bookie_that_cannot_be_connected_to_has_failed_and_a_refusal_is_kept(kin
         error = kind("no", bookie="a")
         await writer.refused("a", error)
         assert writer.failed == ["a"]
-        assert writer.fanout.refusal is (None if kind is BookieUnavailable else error)
+        assert writer.fanout.handshake_error is (None if kind is BookieUnavailable else error)
         assert writer.core.error is None
 
     play(test)
@@ -355,7 +355,7 @@ def test_lost_connection_fails_the_bookie_only_if_it_owes_an_answer() -> None:
         assert writer.failed == []
         owing.close(TlsFailed("no", bookie="a"))
         assert writer.failed == ["a"]
-        assert isinstance(writer.fanout.refusal, TlsFailed)
+        assert isinstance(writer.fanout.handshake_error, TlsFailed)
         assert [slot for slot, link in writer.fanout._links.items() if link.channel is not None] == []
 
     play(test)

@@ -201,7 +201,7 @@ REFUSAL = "the certificate of a bookie is not trusted"
 
 def test_writer_that_has_too_few_bookies_names_the_last_refusal_by_one_as_the_likely_cause() -> None:
     async def test(world: World) -> None:
-        world.writer.run.fanout.refusal = TlsFailed(REFUSAL)
+        world.writer.run.fanout.handshake_error = TlsFailed(REFUSAL)
         for bookie in world.cluster.bookies:
             await bookie.crash(next(iter(Loss)))
         with pytest.raises(NotEnoughBookies, match=REFUSAL):
@@ -212,7 +212,7 @@ def test_writer_that_has_too_few_bookies_names_the_last_refusal_by_one_as_the_li
 
 def test_writer_that_ends_for_another_reason_names_no_refusal() -> None:
     async def test(world: World) -> None:
-        world.writer.run.fanout.refusal = TlsFailed(REFUSAL)
+        world.writer.run.fanout.handshake_error = TlsFailed(REFUSAL)
         async with Client(URI, tree=world.cluster.session()) as other:
             await other.recover(world.writer.ledger_id)
         with pytest.raises(LedgerFenced) as raised:
