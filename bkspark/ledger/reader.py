@@ -135,9 +135,9 @@ class LedgerReader:
 
     def _adopt(self, metadata: LedgerMetadata, last: LastEntries) -> None:
         self._metadata = metadata
+        """The ledger's metadata as last read. `_last` and `_range` are replaced together with it."""
         self._last = last
-        self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
-        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else last.lap
+        """How far the ledger goes while it is open. Grows, also by `learn_lac`; of no use once it is closed."""
         preferred = self._context.random.choice(metadata.last_fragment.bookies)
         self._range = RangeReader(self._context.pool, self._ledger_id, metadata, self.digest, preferred)
 
@@ -169,19 +169,19 @@ class LedgerReader:
     @property
     def last_entry(self) -> int:
         """The last entry known to be confirmed (LAC); -1 when there is none. `refresh` reads it again."""
-        return self._last_entry
+        return self._metadata.last_entry if self._metadata.is_closed else self._last.lac
 
     @property
     def last_unconfirmed(self) -> int:
         """The last entry that any bookie had when last asked (LAP); entries above `last_entry` may be lost again."""
-        return self._last_unconfirmed
+        return self._metadata.last_entry if self._metadata.is_closed else self._last.lap
 
     @property
     def length(self) -> int:
         """Payload bytes up to `last_entry`. For an open ledger it is an estimate, from the length up to the LAP."""
         if self._metadata.is_closed:
             return self._metadata.length
-        return self._last.length * (self._last_entry + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
+        return self._last.length * (self._last.lac + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
 
     async def refresh(self) -> int:
         """Read the metadata and the LAC again; return `last_entry`, which never decreases."""
@@ -193,7 +193,7 @@ class LedgerReader:
                 heard = await last_entries(self._context.pool, self._ledger_id, versioned.metadata, digest)
                 last = last.joined(heard)
             self._adopt(versioned.metadata, last)
-        return self._last_entry
+        return self.last_entry
 
     async def read(self, first_entry: int, last_entry: int, *, unconfirmed: bool = False) -> EntryBatch:
         """Return entries first_entry .. last_entry, both included, as one batch.
@@ -213,7 +213,7 @@ class LedgerReader:
         return joined(parts, self._ledger_id, first_entry)
 
     def _limit(self, unconfirmed: object) -> int:
-        return self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
+        return self.last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self.last_entry
 
     def _out_of_range(self, first_entry: int, last_entry: int, limit: int, unconfirmed: bool) -> ValueError:
         return ValueError(
@@ -329,7 +329,7 @@ class LedgerReader:
                 except BookKeeperError as error:
                     await patience.bear(error)
                     continue
-                if position <= self._last_entry:
+                if position <= self.last_entry:
                     continue  # the LAC grew while the caller had the last batch
                 if self._metadata.is_closed:
                     return
@@ -341,10 +341,8 @@ class LedgerReader:
 
     def learn_lac(self, lac: int) -> None:
         """Record that entries up to `lac` are confirmed, as an entry with a right digest says."""
-        if not self._metadata.is_closed and lac > self._last_entry:
+        if lac > self._last.lac:
             self._last = self._last.joined(LastEntries(lac, lac))
-            self._last_entry = lac
-            self._last_unconfirmed = max(self._last_unconfirmed, lac)
 
 
 class SnapshotReader:
