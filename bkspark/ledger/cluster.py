@@ -149,10 +149,12 @@ class Cluster:
             MetadataError: the store cannot be reached; the message has its address.
             ClientClosed: `close` was called.
         """
-        await self._connected()
+        await self.context()
         return self
 
-    async def _connected(self) -> ClientContext:
+    async def context(self) -> ClientContext:
+        """Return what writers, readers and recoveries share: the metadata stores and the connections. Raises as
+        `connect`."""
         if self._context is not None:
             return self._context
         async with self._connecting.attempt():
@@ -193,13 +195,9 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def context(self) -> ClientContext:
-        """Return the parts that higher layers share: the metadata stores and the connections."""
-        return await self._connected()
-
     async def tree(self) -> Tree:
         """Return the connected metadata store, in which higher layers keep their nodes."""
-        await self._connected()
+        await self.context()
         assert self._tree is not None
         return self._tree
 
@@ -250,7 +248,7 @@ class Cluster:
         ledger_key = self._encryption.new_ledger()
         if ledger_key is not None:
             custom = {**custom, RECORD_KEY: ledger_key.record}
-        context = await self._connected()
+        context = await self.context()
         found = await context.watcher.candidates(ensemble)
         bookies = choose_ensemble(found.writable, ensemble, write_quorum, context.random, found.topology)
         created, stored = await context.ledgers.create(
@@ -290,7 +288,7 @@ class Cluster:
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         recover = arguments.flag("recover", recover)
-        context = await self._connected()
+        context = await self.context()
         stored = await context.ledgers.read(ledger_id)
         metadata, last = stored.metadata, LastEntries()
         self._check_password(ledger_id, metadata)
@@ -310,7 +308,7 @@ class Cluster:
         trusted, use `asyncio.timeout`; a cancelled recovery leaves the ledger IN_RECOVERY, and can be repeated.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        context = await self._connected()
+        context = await self.context()
         return await self._recover(context, ledger_id)
 
     @measured("recover")
@@ -329,12 +327,12 @@ class Cluster:
             NoSuchLedger: it does not exist.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        context = await self._connected()
+        context = await self.context()
         return (await context.ledgers.read(ledger_id)).metadata
 
     async def ledgers(self) -> AsyncIterator[int]:
         """Yield the id of every ledger, ascending."""
-        context = await self._connected()
+        context = await self.context()
         async for ledger_id in context.ledgers.ids():
             yield ledger_id
 
@@ -346,7 +344,7 @@ class Cluster:
             NoSuchLedger: it does not exist.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        context = await self._connected()
+        context = await self.context()
         await context.ledgers.delete(ledger_id)
 
     def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
