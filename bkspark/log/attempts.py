@@ -37,7 +37,7 @@ from bkspark.log.formats import (
     log_path,
     parse_pending_name,
 )
-from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore, NewNode, new_token
 from bkspark.log.schemas import SCHEMAS
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.times import TIMES
@@ -213,13 +213,12 @@ class AttemptStore:
         chosen = [pending for pending in chosen if pending.ledger_id in still]
         since = min((pending.since for pending in chosen), default=head.end_ordinal)
         listed: set[int] = set()
-        # The version does not matter for a snapshot that only this decision uses.
-        async for run in LogSnapshot(self._heads, name, StoredHead(head, 0)).runs(since):
+        async for run in LogSnapshot.of_head(self._heads, name, head).runs(since):
             listed.update(ledger.ledger_id for ledger in run)
         doomed = [pending.ledger_id for pending in chosen if pending.ledger_id not in listed]
         if not doomed:
             return Change(None, doomed)
-        changed, nodes = condemned(head, name, doomed)
+        changed, nodes = with_condemned(head, name, doomed)
         return Change(changed, doomed, nodes, [Delete(pending_path(name, ledger_id)) for ledger_id in doomed])
 
     async def sweep(self, name: str, delete_ledger: DeleteLedger) -> int:
@@ -297,8 +296,7 @@ class AttemptStore:
 
     async def _open_ids(self, name: str, head: LogHead) -> set[int]:
         """Return the ids of the ledgers that were not known to be closed when the head was written."""
-        # The version does not matter for a snapshot that only this decision uses.
-        snapshot = LogSnapshot(self._heads, name, StoredHead(head, 0))
+        snapshot = LogSnapshot.of_head(self._heads, name, head)
         return {(await snapshot.ledger(ordinal)).ledger_id for ordinal in head.open_ordinals}
 
 
@@ -311,7 +309,7 @@ def is_superseded(pending: PendingLedger, head: LogHead) -> bool:
     return latest is not None and owner.epoch <= latest
 
 
-def condemned(head: LogHead, name: str, ledger_ids: Collection[int]) -> tuple[LogHead, list[NewNode]]:
+def with_condemned(head: LogHead, name: str, ledger_ids: Collection[int]) -> tuple[LogHead, list[NewNode]]:
     """Return the head with ledgers condemned, and the nodes to write first.
 
     Raises:

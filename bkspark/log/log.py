@@ -27,13 +27,12 @@ from bkspark.log.expiry import Expiry, ExpiryTimer, closed_ordinals
 from bkspark.log.formats import (
     LogHead,
     PendingLedger,
-    Publisher,
     SegmentFacts,
     SegmentOwner,
     check_log_name,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
-from bkspark.log.publication import AnyPublisher, AppendOutcome, check_ledgers, check_publisher_argument
+from bkspark.log.publication import AnyPublisher, AppendOutcome, check_ledgers, publisher_of
 from bkspark.log.retention import Retention
 from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSegment, LogSnapshot
@@ -129,8 +128,8 @@ class Log:
         store, snapshot = await self.store(), await self.snapshot()
         closed = await fence(self._cluster, snapshot)
         if snapshot.head.writer is not None:
-            await store.settle_writer(self._name, snapshot.head.writer, closed, is_end=True)
-        return [facts.ledger_id for _, facts in closed]
+            await store.record_closed(self._name, snapshot.head.writer, closed, is_end=True)
+        return [end.ledger_id for _, end in closed]
 
     async def truncate(self, before: OffsetSpec | datetime) -> int:
         """Move the log's start to a position, or to the first entry of a time (`at_time`); delete the ledgers before
@@ -296,9 +295,10 @@ class Log:
             except BookKeeperError:
                 continue
             retired.append(ledger_id)
-        return await self._condemn(lambda pending, _: pending.ledger_id in retired) if retired else 0
+        return await self._discard(lambda pending, _: pending.ledger_id in retired) if retired else 0
 
-    async def _condemn(self, select: Callable[[PendingLedger, LogHead], bool]) -> int:
+    async def _discard(self, select: Callable[[PendingLedger, LogHead], bool]) -> int:
+        """Condemn and delete the pending ledgers that `select` chooses; return their number."""
         return await (await self.store()).attempts.discard(self._name, select, self._delete_ledger)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
@@ -360,7 +360,8 @@ class Log:
         schema: SchemaChange | None = None,
     ) -> AppendOutcome:
         """Append closed, pending ledgers or slices to the log's list, all or none; see `LogStore.append_ledgers`."""
-        check_ledgers(ledgers, publisher)
+        publisher = None if publisher is None else publisher_of(publisher)
+        check_ledgers(ledgers)
         only_if_empty = arguments.flag("only_if_empty", only_if_empty)
         shared = [arguments.whole_number("shared", ledger_id) for ledger_id in shared]
         store = await self.store()
@@ -381,8 +382,8 @@ class Log:
             NoSuchLog: there is no such log.
             VersionPublished: another query or job published the version, or a later one, under the name.
         """
-        check_publisher_argument(publisher)
-        return is_repeated((await self.snapshot()).head, self._name, Publisher(*publisher))
+        by = publisher_of(publisher)
+        return is_repeated((await self.snapshot()).head, self._name, by)
 
     async def forget_published(self, ledger_id: int) -> None:
         """End the registration of a listed ledger: no more of its entries will be published."""
@@ -398,7 +399,8 @@ class Log:
     ) -> AppendOutcome:
         """Replace the list by closed, pending ledgers in one change; the writer is fenced, the old ledgers are
         deleted."""
-        check_ledgers(ledgers, publisher)
+        publisher = None if publisher is None else publisher_of(publisher)
+        check_ledgers(ledgers)
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
             closed = [ordinal for ordinal, _ in await fence(self._cluster, await self.snapshot())]
@@ -438,7 +440,7 @@ class Log:
             is_wanted = up_to_epoch is None or (owner.epoch is not None and owner.epoch <= up_to_epoch)
             return owner.owner_id == owner_id and is_wanted
 
-        return await self._condemn(is_theirs)
+        return await self._discard(is_theirs)
 
     # ---- reading ----
 

@@ -38,7 +38,7 @@ class Publication:
     """
 
     ledgers: Sequence[SegmentFacts]
-    publisher: AnyPublisher | None = None
+    publisher: Publisher | None = None
     schema: SchemaChange | None = None
     shared: Collection[int] = ()
 
@@ -48,22 +48,25 @@ class Publication:
         return sorted({facts.ledger_id for facts in self.ledgers} - set(self.shared))
 
 
-def check_publisher_argument(publisher: object) -> None:
-    """Raise ConfigurationError unless this is (name, version) or (name, version, query id)."""
+def publisher_of(publisher: AnyPublisher) -> Publisher:
+    """Return a publisher with names for its members.
+
+    Raises:
+        ConfigurationError: it is not (name, version) or (name, version, query id).
+    """
     if not isinstance(publisher, tuple) or len(publisher) not in (2, 3):
         raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
     check_publisher(*publisher)
+    return Publisher(*publisher)
 
 
-def check_ledgers(ledgers: Sequence[SegmentFacts], publisher: AnyPublisher | None) -> None:
+def check_ledgers(ledgers: Sequence[SegmentFacts]) -> None:
     """Check the items to publish.
 
     Raises:
         ConfigurationError: an argument has a wrong type.
         ValueError: entries are published twice, or a ledger is not closed.
     """
-    if publisher is not None:
-        check_publisher_argument(publisher)
     if not isinstance(ledgers, Sequence) or not all(isinstance(facts, SegmentFacts) for facts in ledgers):
         raise ConfigurationError(f"ledgers must be SegmentFacts, not {ledgers!r:.80}")
     for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):

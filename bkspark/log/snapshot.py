@@ -45,6 +45,11 @@ class LogSnapshot:
         self.head: LogHead = stored.head
         self.version = stored.version + (stored.delta_version or 0)
 
+    @classmethod
+    def of_head(cls, heads: HeadStore, name: str, head: LogHead) -> LogSnapshot:
+        """Return the list of a head that is being decided on; the snapshot's version has no meaning."""
+        return cls(heads, name, StoredHead(head, 0))
+
     def __len__(self) -> int:
         return self.end_ordinal - self.first_ordinal
 

@@ -27,7 +27,7 @@ from bkspark.errors import (
     SchemaMismatch,
 )
 from bkspark.log import changes, times
-from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned, pending_path
+from bkspark.log.attempts import AttemptStore, DeleteLedger, pending_path, with_condemned
 from bkspark.log.consumers import ConsumerStore
 from bkspark.log.delta import DELTA
 from bkspark.log.formats import (
@@ -42,9 +42,9 @@ from bkspark.log.formats import (
     encode_page,
     log_path,
 )
-from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, new_token
 from bkspark.log.positions import Position
-from bkspark.log.publication import AnyPublisher, AppendOutcome, Publication, check_ledgers
+from bkspark.log.publication import AnyPublisher, AppendOutcome, Publication, check_ledgers, publisher_of
 from bkspark.log.retention import CONSUMERS, Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
@@ -141,7 +141,7 @@ class LogStore:
 
     def snapshot_of(self, name: str, head: LogHead) -> LogSnapshot:
         """Return a snapshot of a head that is being decided on; the snapshot's version has no meaning."""
-        return LogSnapshot(self._heads, name, StoredHead(head, 0))
+        return LogSnapshot.of_head(self._heads, name, head)
 
     async def watch(self, name: str, callback: Callback, *, is_routed: bool) -> Callback:
         """Call `callback()` whenever the log may have changed; return the function that ends the watch.
@@ -220,8 +220,9 @@ class LogStore:
             DataLoss: a ledger is not pending: its attempt was regarded as dead.
             MetadataError: the store is unreachable; the message says whether the outcome is unknown.
         """
-        check_ledgers(ledgers, publisher)
-        publication = Publication(ledgers, publisher, schema, shared)
+        by = None if publisher is None else publisher_of(publisher)
+        check_ledgers(ledgers)
+        publication = Publication(ledgers, by, schema, shared)
         decide = self.appending(name, publication, only_if_empty=only_if_empty)
         outcome = await self._heads.change(name, self._once(name, publication, decide))
         if outcome.is_new:
@@ -262,7 +263,7 @@ class LogStore:
             grown, nodes = await self._appended(name, sliced, ledgers, tail_max)
             grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
             grown = await self._with_schema(name, grown, publication.schema, head.end_ordinal - grows)
-            outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
+            outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher.version)
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
         return decide
@@ -281,8 +282,9 @@ class LogStore:
         The same change condemns the old ledgers; `attempts.sweep` deletes them. The writer loses the log. Returns None,
         and changes nothing, if the log has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
         """
-        check_ledgers(ledgers, publisher)
-        return await self._replace(name, Publication(ledgers, publisher, schema), closed, is_deletion=False)
+        by = None if publisher is None else publisher_of(publisher)
+        check_ledgers(ledgers)
+        return await self._replace(name, Publication(ledgers, by, schema), closed, is_deletion=False)
 
     async def _replace(
         self, name: str, publication: Publication, closed: Sequence[int], *, is_deletion: bool
@@ -312,15 +314,15 @@ class LogStore:
             if not set(head.open_ordinals) <= set(closed):
                 return Change(None, None)
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
-            old = await LogSnapshot(self._heads, name, StoredHead(head, 0)).ledgers()
+            old = await self.snapshot_of(name, head).ledgers()
             gone = {ledger.ledger_id for ledger in old} - {facts.ledger_id for facts in ledgers}
-            changed, lists = condemned(changes.emptied(head), name, sorted(gone))
+            changed, lists = with_condemned(changes.emptied(head), name, sorted(gone))
             changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
             changed, pages = await self._appended(name, changed, ledgers, tail_max)
             if is_deletion:
                 changed = replace(changed, schemas=())
             changed = await self._with_schema(name, changed, publication.schema, head.end_ordinal)
-            outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
+            outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher.version)
             shared = await self._unshared(name, gone)
             return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)
 
@@ -345,7 +347,7 @@ class LogStore:
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
-            snapshot = LogSnapshot(self._heads, name, StoredHead(head, 0))
+            snapshot = self.snapshot_of(name, head)
             if before <= head.start or before.ordinal < head.first_ordinal:
                 return Change(None, 0)
             await snapshot.locate(before)
@@ -383,7 +385,7 @@ class LogStore:
         # A shared ledger may have slices on both sides of the cut.
         kept = {ledger.ledger_id for ledger in await snapshot.ledgers(cut.first_ordinal)} if head.has_slices else set()
         gone = dropped - kept
-        changed, lists = condemned(changes.truncated(head, cut.before, cut.first_ordinal), name, sorted(gone))
+        changed, lists = with_condemned(changes.truncated(head, cut.before, cut.first_ordinal), name, sorted(gone))
         also: list[Operation] = [
             *cut.unchanged,
             *await self._unshared(name, gone),
@@ -476,7 +478,7 @@ class LogStore:
         await self._heads.note_times(name, ledger_id, noted.encode())
         noted.record(until)
 
-    async def settle_writer(
+    async def record_closed(
         self, name: str, writer: str, closed: Sequence[tuple[int, SegmentFacts]], *, is_end: bool
     ) -> None:
         """Record the ends of the writer's closed ledgers and, with `is_end`, that the writer is done. Does nothing if
@@ -588,11 +590,11 @@ def _has_slices(ledgers: Sequence[SegmentFacts], shared: Collection[int]) -> boo
     return any(facts.first_entry or facts.ledger_id in shared for facts in ledgers)
 
 
-def _repeated(head: LogHead, log: str, publisher: AnyPublisher | None) -> AppendOutcome | None:
-    if publisher is None or not changes.is_repeated(head, log, Publisher(*publisher)):
+def _repeated(head: LogHead, log: str, publisher: Publisher | None) -> AppendOutcome | None:
+    if publisher is None or not changes.is_repeated(head, log, publisher):
         return None
-    return AppendOutcome(False, None, changes.last_version(head, publisher[0]))
+    return AppendOutcome(False, None, changes.last_version(head, publisher.name))
 
 
-def _remember(head: LogHead, publisher: AnyPublisher | None) -> LogHead:
-    return head if publisher is None else changes.published(head, Publisher(*publisher))
+def _remember(head: LogHead, publisher: Publisher | None) -> LogHead:
+    return head if publisher is None else changes.published(head, publisher)

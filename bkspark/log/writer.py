@@ -188,16 +188,16 @@ class LogWriter(ClosedAtExit):
         """The head's `writer` while this writer has the log. Constant."""
         self._current: _Current | None = None
         """The ledger that is being written; None until the next append creates one, and after the end. Set by `open`
-        and `_roll`, cleared by `_look`, `close` and `abandon`."""
+        and `_roll`, cleared by `_check_log`, `close` and `abandon`."""
         self._entry_bytes_max = 0
         """The largest entry that is accepted; the same for all ledgers of the log. Set by `open`."""
         self._closed: list[tuple[int, SegmentFacts]] = []
         """(ordinal, facts) of closed ledgers whose end is not recorded in the head yet. Emptied by `_roll` and
-        `_settle`."""
+        `_record_closed`."""
         self._unsure: set[int] = set()
         """Ledgers that were to be added to the list, and the outcome is unknown. Nothing is written to them. Open, they
-        would stop readers: those that are in the list are closed by `_look`, by `close` and after a failure, that of
-        `open` included, and then removed from here."""
+        would stop readers: those that are in the list are closed by `_check_log`, by `close` and after a failure, also
+        of `open`, and then removed from here."""
         self._error: BookKeeperError | None = None
         """Why the writer ended; None while it works. Set by a failure, `close` or `abandon`; never cleared."""
         self._calls = CallOrder(self._send_singles)
@@ -205,12 +205,12 @@ class LogWriter(ClosedAtExit):
         self._change: asyncio.Task[Any] | None = None
         """The last change of `_current`. Cancelling the call that needed it does not cancel it; `abandon` does."""
         self._is_stale = False
-        """Whether the log may have changed since it was last read. Set by the watch, cleared by `_look`."""
+        """Whether the log may have changed since it was last read. Set by the watch, cleared by `_check_log`."""
         self._is_closed = False
         """Whether `close` or `abandon` was called. Set once."""
         self._unwatch: Callback | None = None
         """Ends the watch of the log; None before `open` and after the end."""
-        self._looks: set[asyncio.Task[None]] = set()
+        self._checks: set[asyncio.Task[None]] = set()
         """The check of the log that runs, and those that wait for their turn."""
         self._notes: set[asyncio.Task[None]] = set()
         """The task that writes times of append calls to the ledger's node; at most one."""
@@ -341,7 +341,7 @@ class LogWriter(ClosedAtExit):
         if self._error is not None:
             raise self._error
         if self._is_stale:
-            await self._to_its_end(self._look())
+            await self._to_its_end(self._check_log())
         current = self._current
         if current is None:
             return await self._to_its_end(self._roll(None))
@@ -411,19 +411,19 @@ class LogWriter(ClosedAtExit):
     def _on_change(self) -> None:
         was_stale, self._is_stale = self._is_stale, True
         # A check that waits for its turn will see this change. One that has begun may have read the log before it.
-        if not (was_stale and self._looks):
-            start_kept(self._look_in_turn(), self._looks)
+        if not (was_stale and self._checks):
+            start_kept(self._check_in_turn(), self._checks)
 
-    async def _look_in_turn(self) -> None:
+    async def _check_in_turn(self) -> None:
         async with self._calls.take():
             try:
                 await self._change_over()
                 if self._is_stale and not self._is_closed:
-                    await self._to_its_end(self._look() if self._error is None else self._close_unsure_after_end())
+                    await self._to_its_end(self._check_log() if self._error is None else self._close_unsure_after_end())
             except BookKeeperError:
                 return  # the next append raises to its caller: the error that ended the writer, or that of a new check
 
-    async def _look(self) -> None:
+    async def _check_log(self) -> None:
         """Read the log; close the ledger if the list has others after it, and those that this writer was unsure of,
         also if the ledger cannot be closed. Call with the lock."""
         self._is_stale = False
@@ -435,7 +435,7 @@ class LogWriter(ClosedAtExit):
                 self._current = None
                 await self._close_ledger(current)
             if await self._close_unsure(snapshot) or is_overtaken:
-                await self._settle(is_end=False)
+                await self._record_closed(is_end=False)
         except BaseException:
             self._is_stale = True
             raise
@@ -459,8 +459,8 @@ class LogWriter(ClosedAtExit):
             # the next process that opens the log closes them in any case.
             return
 
-    async def _settle(self, *, is_end: bool) -> None:
-        await self._store.settle_writer(self._name, self._token, self._closed, is_end=is_end)
+    async def _record_closed(self, *, is_end: bool) -> None:
+        await self._store.record_closed(self._name, self._token, self._closed, is_end=is_end)
         self._closed = []
 
     # ---- the end ----
@@ -489,7 +489,7 @@ class LogWriter(ClosedAtExit):
                 await self._close_ledger(current)
             if self._unsure:
                 await self._close_unsure(await self._store.snapshot(self._name))
-            await self._settle(is_end=True)
+            await self._record_closed(is_end=True)
         if sent is not None:
             await asyncio.wait([sent])  # so that earlier calls of `append` return before this call
         if self._upkeep:

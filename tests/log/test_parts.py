@@ -13,8 +13,8 @@ from bkspark.client import Client
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.ids import ENTRY_ID_MAX
 from bkspark.log import formats, publication, schemas, times
-from bkspark.log.attempts import condemned, is_superseded
-from bkspark.log.formats import PendingLedger, SegmentFacts, SegmentOwner, log_path
+from bkspark.log.attempts import is_superseded, with_condemned
+from bkspark.log.formats import PendingLedger, Publisher, SegmentFacts, SegmentOwner, log_path
 from bkspark.log.heads import HeadStore
 from bkspark.log.positions import parse_place
 from bkspark.log.retention import decode_consumer
@@ -68,9 +68,9 @@ async def test_log_is_found_unless_it_is_missing_deleted_or_of_another_cluster(w
 @pytest.mark.parametrize("publisher", [("q",), ("q", 1, "id", 2), ["q", 1], "q1", 7])
 def test_publisher_is_a_name_a_version_and_perhaps_a_query(publisher: object) -> None:
     with pytest.raises(ConfigurationError, match="publisher must be"):
-        publication.check_publisher_argument(publisher)
-    publication.check_publisher_argument(("q", 1))
-    publication.check_publisher_argument(("q", 1, "id"))
+        publication.publisher_of(publisher)  # type: ignore[arg-type]
+    assert publication.publisher_of(("q", 1)) == Publisher("q", 1)
+    assert publication.publisher_of(("q", 1, "id")) == Publisher("q", 1, "id")
 
 
 def test_question_about_something_that_is_not_a_publisher_is_refused_before_the_log_is_read() -> None:
@@ -84,18 +84,16 @@ def test_question_about_something_that_is_not_a_publisher_is_refused_before_the_
 
 def test_entries_are_published_once_and_of_closed_ledgers_alone() -> None:
     one, two = SegmentFacts(5, 9, 90), SegmentFacts(5, 19, 100, 10)
-    publication.check_ledgers([two, one, SegmentFacts(6, 3, 4)], None)
+    publication.check_ledgers([two, one, SegmentFacts(6, 3, 4)])
     for overlapping in (SegmentFacts(5, 12, 20, 9), SegmentFacts(5, 12, 20, 1), one):
         with pytest.raises(ValueError, match="entries of ledger 5 are published twice"):
-            publication.check_ledgers([one, overlapping], None)
+            publication.check_ledgers([one, overlapping])
     with pytest.raises(ValueError, match="published before it is closed"):
-        publication.check_ledgers([SegmentFacts(7)], None)
+        publication.check_ledgers([SegmentFacts(7)])
     with pytest.raises(ValueError, match="entries of ledger 7 are published twice"):
-        publication.check_ledgers([SegmentFacts(7), SegmentFacts(7)], None)
+        publication.check_ledgers([SegmentFacts(7), SegmentFacts(7)])
     with pytest.raises(ConfigurationError, match="SegmentFacts"):
-        publication.check_ledgers([(5, 9, 90)], None)  # type: ignore[list-item]
-    with pytest.raises(ConfigurationError, match="publisher must be"):
-        publication.check_ledgers([one], ("q",))  # type: ignore[arg-type]
+        publication.check_ledgers([(5, 9, 90)])  # type: ignore[list-item]
 
 
 def test_slices_are_joined_where_they_meet_and_their_end_is_known() -> None:
@@ -137,11 +135,11 @@ def test_only_attempts_of_a_query_are_superseded_by_its_epochs() -> None:
 
 def test_lists_of_condemned_ledgers_are_bounded() -> None:
     head = replace(read_with(), condemned=tuple(f"{number:032x}" for number in range(formats.CONDEMNED_LISTS_MAX - 1)))
-    grown, nodes = condemned(head, "x", [1, 2, 3])
+    grown, nodes = with_condemned(head, "x", [1, 2, 3])
     assert len(grown.condemned) == formats.CONDEMNED_LISTS_MAX
     assert len(nodes) == 1
     with pytest.raises(MetadataError, match="vacuum the log first"):
-        condemned(grown, "x", [4])
+        with_condemned(grown, "x", [4])
 
 
 # ---- texts ----

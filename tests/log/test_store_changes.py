@@ -122,7 +122,7 @@ async def test_change_that_changes_nothing_writes_nothing(world: World) -> None:
     await world.store.set_retention("x", Retention(1000, None))
     for before in (Position(0, 4, 5), Position(1, 5, 0)):
         assert await world.store.truncate("x", before, at_ledger_end=False, closed=[]) == 0
-    await world.store.settle_writer("x", "b" * 16, [], is_end=True)
+    await world.store.record_closed("x", "b" * 16, [], is_end=True)
     assert world.server.writes == writes
     await world.store.set_retention("x", Retention(1000, 5))
     assert (await world.store.snapshot("x")).head.retention == Retention(1000, 5)
@@ -132,13 +132,13 @@ async def test_change_that_changes_nothing_writes_nothing(world: World) -> None:
 @in_world
 async def test_writer_settles_its_ledgers_and_ends_only_when_it_says_so(world: World) -> None:
     ordinal = await opened(world, 4)
-    await world.store.settle_writer("x", "b" * 16, [(ordinal, SegmentFacts(4, 9, 100))], is_end=True)
+    await world.store.record_closed("x", "b" * 16, [(ordinal, SegmentFacts(4, 9, 100))], is_end=True)
     head = (await world.store.snapshot("x")).head
     assert (head.writer, head.open_ordinals) == (WRITER, (ordinal,))
-    await world.store.settle_writer("x", WRITER, [(ordinal, SegmentFacts(4, 9, 100))], is_end=False)
+    await world.store.record_closed("x", WRITER, [(ordinal, SegmentFacts(4, 9, 100))], is_end=False)
     head = (await world.store.snapshot("x")).head
     assert (head.writer, head.open_ordinals, head.tail[-1].last_entry) == (WRITER, (), 9)
-    await world.store.settle_writer("x", WRITER, [], is_end=True)
+    await world.store.record_closed("x", WRITER, [], is_end=True)
     assert (await world.store.snapshot("x")).head.writer is None
 
 
@@ -148,7 +148,7 @@ async def test_ledger_that_was_cut_off_meanwhile_is_not_noted_as_closed(world: W
     await world.publish(5)
     await world.store.truncate("x", Position(ordinal + 1, 5, 0), at_ledger_end=False, closed=[ordinal])
     assert await world.nodes("times") == []
-    await world.store.settle_writer("x", WRITER, [(ordinal, SegmentFacts(4, 9, 100))], is_end=True)
+    await world.store.record_closed("x", WRITER, [(ordinal, SegmentFacts(4, 9, 100))], is_end=True)
     head = (await world.store.snapshot("x")).head
     assert (head.writer, await world.ids(), head.first_ordinal) == (None, [5], ordinal + 1)
 
@@ -173,7 +173,7 @@ def test_times_that_a_writer_notes_while_its_close_is_recorded_are_not_lost() ->
             await world.store.note_times("x", 4, noted((0, 100), (10, 200)))
 
         late = LogStore(PrecededTransaction(world.server, note_more), "/ledgers")
-        await late.settle_writer("x", WRITER, [(ordinal, SegmentFacts(4, 19, 100))], is_end=True)
+        await late.record_closed("x", WRITER, [(ordinal, SegmentFacts(4, 19, 100))], is_end=True)
         marks = (await world.store.snapshot("x")).head.times.marks
         assert [mark for mark in marks if mark.ms > 1] == [Mark(ordinal, 0, 100), Mark(ordinal, 10, 200)]
         assert await world.nodes("times") == []

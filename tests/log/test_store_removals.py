@@ -160,7 +160,7 @@ async def test_a_writer_rolls_and_ends_and_leaves_no_ledger_open(world: World) -
     assert (await world.store.snapshot("x")).open_ordinals == (0, 1)
     assert await world.store.add_writer_ledger("x", 3, writer, [(0, SegmentFacts(1, 4, 50))]) == 2
     ends = [(1, SegmentFacts(2, 5, 60)), (2, SegmentFacts(3, -1, 0))]
-    await world.store.settle_writer("x", writer, ends, is_end=True)
+    await world.store.record_closed("x", writer, ends, is_end=True)
     snapshot = await world.store.snapshot("x")
     assert (snapshot.open_ordinals, snapshot.head.writer) == ((), None)
     assert [ledger.last_entry for ledger in await snapshot.ledgers()] == [4, 5, -1]
@@ -205,7 +205,7 @@ async def test_an_open_ledger_stays_where_its_end_can_be_noted(world: World) -> 
     await world.stage(500)
     await world.store.open_writer("x", 500, "a" * 16, ())
     await world.publish(*range(1_000, 1_100))
-    await world.store.settle_writer("x", "a" * 16, [(150, SegmentFacts(500, 7, 70))], is_end=True)
+    await world.store.record_closed("x", "a" * 16, [(150, SegmentFacts(500, 7, 70))], is_end=True)
     snapshot = await world.store.snapshot("x")
     assert len(snapshot.head.pages) == 1
     assert (await snapshot.ledger(150)).last_entry == 7

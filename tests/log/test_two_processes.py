@@ -246,7 +246,7 @@ async def _roll(_: Scene, store: LogStore) -> object:
 
 
 async def _settle(_: Scene, store: LogStore) -> object:
-    return await store.settle_writer("x", WRITER, [(4, SegmentFacts(20, 9, 100))], is_end=True)
+    return await store.record_closed("x", WRITER, [(4, SegmentFacts(20, 9, 100))], is_end=True)
 
 
 async def _delete(scene: Scene, store: LogStore) -> object:

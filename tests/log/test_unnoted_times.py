@@ -28,7 +28,7 @@ def test_read_from_a_time_on_has_entries_that_a_writer_has_not_noted_before_othe
         await world.publish(7)
         snapshot = await world.store.snapshot("x")
         assert [await snapshot.first_at(ms) for ms in (1_500, 2_000, 2_001, 3_000)] == [(0, 0), (0, 0), (2, 0), (2, 0)]
-        await world.store.settle_writer("x", WRITER, [(0, SegmentFacts(5, 9, 100))], is_end=True)
+        await world.store.record_closed("x", WRITER, [(0, SegmentFacts(5, 9, 100))], is_end=True)
         snapshot = await world.store.snapshot("x")
         assert [await snapshot.first_at(ms) for ms in (1_500, 2_000, 2_001, 3_000)] == [(0, 0), (0, 0), (2, 0), (2, 0)]
 
@@ -60,7 +60,7 @@ def test_writer_that_died_while_many_others_published_leaves_its_entries_the_tim
         assert snapshot.head.times.pages
         wanted = {1_001: (1, 0), 5_500: (1, 0), 5_501: (1, 10), 5_601: (1, 20), 6_001: (6, 0), 13_500: (13, 0)}
         assert {ms: await snapshot.first_at(ms) for ms in wanted} == wanted
-        await world.store.settle_writer("x", WRITER, [(1, SegmentFacts(5, 29, 100))], is_end=True)
+        await world.store.record_closed("x", WRITER, [(1, SegmentFacts(5, 29, 100))], is_end=True)
         snapshot = await world.store.snapshot("x")
         assert snapshot.open_ordinals == ()
         assert len(snapshot.head.times.marks) <= 4

@@ -92,7 +92,7 @@ def _condemns_what_is_listed(_: Any) -> Any:
         doomed = [pending.ledger_id for pending in chosen]
         if not doomed:
             return heads.Change(None, doomed)
-        changed, nodes = attempts.condemned(head, name, doomed)
+        changed, nodes = attempts.with_condemned(head, name, doomed)
         still = await self.pending_ids(name)
         also = [Delete(attempts.pending_path(name, each)) for each in doomed if each in still]
         return heads.Change(changed, doomed, nodes, also)
