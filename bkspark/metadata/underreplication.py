@@ -201,6 +201,10 @@ class UnderreplicationStore:
             return None
         return decode(data, ledger_id, stat.version)
 
+    async def is_listed(self, ledger_id: int) -> bool:
+        """Return whether a ledger is listed, even if its listing cannot be read."""
+        return await self._tree.exists(self._leaf(ledger_id)) is not None
+
     async def ids(self) -> AsyncIterator[int]:
         """Yield the id of every listed ledger, ascending."""
         stack = [(f"{self._root}/ledgers", 0)]

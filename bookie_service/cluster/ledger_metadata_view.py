@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
-from bkspark.errors import MetadataError, MetadataFormat, NodeExists, NoSuchLedger
-from bkspark.metadata import paths
+from bkspark.errors import MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
@@ -30,12 +29,11 @@ class LedgerMetadataView:
 
     def __init__(self, tree: Tree, uri: MetadataUri, bookie_id: str) -> None:
         self._tree = tree
-        self._root = uri.root
         self._ledgers = LedgerStore(tree, uri)
         """The metadata of ledgers in the cluster's metadata store. Constant."""
         self._registry = BookieRegistry(tree, uri)
         self._underreplicated = UnderreplicationStore(tree, uri)
-        """The list of underreplicated ledgers, to which `report` adds. Constant."""
+        """The list of underreplicated ledgers, to which `report` adds, and the locks of ledgers. Constant."""
         self._is_list_prepared = False
         """Whether the nodes that `report` needs exist. Set once."""
         self._bookie_id = bookie_id
@@ -180,21 +178,15 @@ class LedgerMetadataView:
         if not await self._is_elsewhere(ledger_id):
             yield False
             return
-        lock = f"{self._root}/{paths.UNDERREPLICATION}/locks/urL{ledger_id:010d}"
-        try:
-            await self._tree.create(
-                lock, f'bookieId: "{self._bookie_id}"\n'.encode(), ephemeral=True, make_parents=True
-            )
-        except NodeExists:
+        if not await self._underreplicated.lock(ledger_id, self._bookie_id):
             yield False
             return
         try:
-            marked = f"{self._root}/{paths.UNDERREPLICATION}/ledgers/{paths.underreplication_path(ledger_id)}"
-            yield await self._tree.exists(marked) is None and await self._is_elsewhere(ledger_id)
+            yield not await self._underreplicated.is_listed(ledger_id) and await self._is_elsewhere(ledger_id)
         finally:
-            # The lock is ephemeral: if it cannot be deleted now, it ends with the session.
+            # If the lock cannot be removed now, the next `lock` finds that it is this session's own.
             with contextlib.suppress(MetadataError):
-                await self._tree.delete(lock)
+                await self._underreplicated.unlock(ledger_id)
 
     async def _is_elsewhere(self, ledger_id: int) -> bool:
         try:

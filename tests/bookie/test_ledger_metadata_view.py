@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -19,6 +20,7 @@ from bkspark.metadata.paths import underreplication_path
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from tests.bookie.metadata_views import OTHER, URI, US, Follower, metadata, with_cluster
+from tests.metadata.interruptions import InterruptedTree, Interruption, surely
 
 
 async def all_listed(metadata_view: LedgerMetadataView) -> np.ndarray:
@@ -184,6 +186,38 @@ def test_lock_that_cannot_be_removed_ends_with_the_session_and_raises_nothing() 
         assert await server.session().children("/ledgers/underreplication/locks") == []
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", [Interruption.LOST_BEFORE, Interruption.LOST_AFTER])
+def test_lock_whose_answer_was_lost_is_taken_and_removed_by_the_next_pass(how: Interruption) -> None:
+    """It is this session's own, and no worker could repair the ledger for as long as the bookie runs."""
+
+    async def interrupted(at: int) -> bool:
+        """Return whether a pass made the call with this number."""
+        server = MemoryStore()
+        other = server.session()
+        await BookieRegistry(other, URI).initialize_cluster()
+        await LedgerStore(other, URI).create(metadata(OTHER), ledger_id=7)
+        tree = InterruptedTree(server, at, how)
+        metadata_view = LedgerMetadataView(tree, URI, US)
+        await surely(metadata_view.open)
+
+        async def ask() -> bool:
+            async with metadata_view.elsewhere(7) as is_elsewhere:
+                return is_elsewhere
+
+        with contextlib.suppress(MetadataError):
+            assert await ask()
+        if tree.struck is None:
+            return False
+        assert await ask()
+        assert await other.children("/ledgers/underreplication/locks") == []
+        return True
+
+    at = 0
+    while asyncio.run(interrupted(at)):
+        at += 1
+    assert at > 5
 
 
 def test_one_ledger_whose_metadata_cannot_be_read_does_not_stop_the_work_on_the_others() -> None:

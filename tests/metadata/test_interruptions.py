@@ -63,6 +63,7 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
     for bookies in (["a:1"], ["b:1"], ["b:1"]):
         await surely(lambda bookies=bookies: mine.mark(5, bookies, 17))
     assert set((await theirs.find(5)).missing) == {"a:1", "b:1"}
+    assert await surely(lambda: mine.is_listed(5))
 
     async def listed() -> list[int]:
         return [ledger_id async for ledger_id in mine.ids()]
