@@ -25,7 +25,7 @@ STEP_S = 0.00025
 _PAUSES = 4
 """A pause is this many times as long as the step before it, so lists take at most a fifth of a processor."""
 
-Apart = Callable[[Callable[[], "StepReport"], Callable[["StepReport"], None]], None]
+RunInThread = Callable[[Callable[[], "StepReport"], Callable[["StepReport"], None]], None]
 """Runs its first argument on a thread, then calls the second with the result on the event loop."""
 
 
@@ -70,7 +70,7 @@ class EntryLists:
     def __init__(
         self,
         limits: ShareLimits,
-        apart: Apart,
+        run_in_thread: RunInThread,
         clock: Callable[[], float] = time.monotonic,
         status_of: StatusOf = always_allowed,
     ) -> None:
@@ -78,7 +78,7 @@ class EntryLists:
         self._status_of = status_of
         self._places = Shares(limits)
         """How many lists wait, by connection and address, below `limits`."""
-        self._apart = apart
+        self._in_thread = run_in_thread
         self._clock = clock
         self._waiting: OrderedDict[ListClient, deque[Listing]] = OrderedDict()
         """Waiting lists of each connection, in the order of their turns."""
@@ -115,7 +115,7 @@ class EntryLists:
         if not self._is_busy:
             return
         if self._present is not None or self._begin_next():
-            self._apart(self._run, self._on_step)
+            self._in_thread(self._run, self._on_step)
 
     def _forget_closed(self) -> None:
         """Drop the lists of closed connections, up to the next open one."""

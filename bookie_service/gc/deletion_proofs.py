@@ -27,7 +27,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 
-class Apart(Protocol):
+class RunInThread(Protocol):
     """Calls a function on another thread."""
 
     def __call__(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> Awaitable[T]:
@@ -56,54 +56,59 @@ class DeletionProofs:
         metadata_view: DeletedLedgersView,
         interval_s: float,
         deleted_share_max: float,
-        apart: Apart,
-        keep: Callable[[str], None],
+        run_in_thread: RunInThread,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`apart(function, *arguments)` calls a function on another thread. `keep(why)` reports why something is not
-        dropped."""
+        """`run_in_thread(function, *arguments)` calls a function on another thread."""
         self._index = index
         self._metadata_view = metadata_view
         self._share_max = deleted_share_max
         """`CollectionOptions.deleted_share_max`. Constant."""
-        self._apart = apart
-        self._keep = keep
+        self._in_thread = run_in_thread
         self._clock_s = clock_s
         self._missing = MissingLedgers(interval_s)
 
-    async def deleted(self, pace: Callable[[], Awaitable[None]], *, is_forced: bool) -> np.ndarray:
-        """Return the ledgers that are certainly deleted, ascending. `pace()` is awaited before each direct read.
+    async def deleted(
+        self, pace: Callable[[], Awaitable[None]], on_kept: Callable[[str], None], *, is_forced: bool
+    ) -> np.ndarray:
+        """Return the ledgers that are certainly deleted, ascending.
+
+        Args:
+            pace: `pace()` is awaited before each direct read.
+            on_kept: `on_kept(why)` is called with each reason for which something is not dropped.
 
         Raises:
             BookKeeperError: the store failed, and nothing is known.
         """
         now_s = self._clock_s()
-        proven = await self._round(pace, now_s)
+        proven = await self._round(pace, on_kept, now_s)
         if is_forced:
-            again = await self._round(pace, now_s)
+            again = await self._round(pace, on_kept, now_s)
         else:
             again = self._missing.proven_before(now_s)
-        return await self._apart(ledger_id_sets.common, proven, again)
+        return await self._in_thread(ledger_id_sets.common, proven, again)
 
     def forget(self, ledger_ids: Sequence[int]) -> None:
         """Forget ledgers, ascending, that were dropped: their proofs do not hold for later ones with these ids."""
         self._missing.forget(np.array(ledger_ids, np.int64))
 
-    async def _round(self, pace: Callable[[], Awaitable[None]], now_s: float) -> np.ndarray:
-        own = await self._apart(self._index.ledger_ids)
+    async def _round(
+        self, pace: Callable[[], Awaitable[None]], on_kept: Callable[[str], None], now_s: float
+    ) -> np.ndarray:
+        own = await self._in_thread(self._index.ledger_ids)
         if not len(own):
             return own
         await self._metadata_view.catch_up()
         unlisted = gc_policy.UnlistedLedgers(own)
         async for page in self._metadata_view.listed():
             unlisted.note(page)
-        missing = await self._apart(unlisted.ledger_ids)
-        await self._apart(self._missing.note, missing, now_s)
-        reason = await self._apart(self._brake, own, missing, unlisted.listed_count)
+        missing = await self._in_thread(unlisted.ledger_ids)
+        await self._in_thread(self._missing.note, missing, now_s)
+        reason = await self._in_thread(self._brake, own, missing, unlisted.listed_count)
         if reason is not None:
-            self._keep(reason)
+            on_kept(reason)
             are_listed = unlisted.listed_count > 0
-            missing = await self._apart(self._missing.missing_for, BRAKE_PASSES) if are_listed else missing[:0]
+            missing = await self._in_thread(self._missing.missing_for, BRAKE_PASSES) if are_listed else missing[:0]
         if not len(missing):
             return missing
         await self._metadata_view.catch_up()
@@ -114,9 +119,9 @@ class DeletionProofs:
             if await self._metadata_view.is_deleted(ledger_id):
                 deleted.append(ledger_id)
             else:
-                self._keep(f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
+                on_kept(f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
         proven = np.array(deleted, np.int64)
-        await self._apart(self._note_proven, missing, proven, now_s)
+        await self._in_thread(self._note_proven, missing, proven, now_s)
         return proven
 
     def _note_proven(self, missing: np.ndarray, proven: np.ndarray, now_s: float) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -146,13 +147,10 @@ class GarbageCollector:
             metadata_view,
             options.interval_s,
             options.deleted_share_max,
-            self._apart,
-            self._keep_ledgers,
+            self._in_thread,
             clock_s,
         )
         """Determines which ledgers are certainly deleted."""
-        self._report = PassReport()
-        """The report of the pass in progress, or of the last one."""
         self._said: set[str] = set()
         """Log lines that were written and are not repeated."""
         self._damaged: set[int] = set()
@@ -223,7 +221,7 @@ class GarbageCollector:
                     _fail(waiting, SUSPENDED)
                     continue
                 report = await self.run_pass(
-                    bool(waiting),
+                    is_forced=bool(waiting),
                     major=any(request.major for request in waiting),
                     minor=any(request.minor for request in waiting),
                 )
@@ -241,7 +239,7 @@ class GarbageCollector:
         finally:
             _fail(waiting + self._waiting, "the bookie stopped before garbage was collected")
 
-    async def run_pass(self, is_forced: bool, *, major: bool = True, minor: bool = True) -> PassReport:
+    async def run_pass(self, *, is_forced: bool, major: bool = True, minor: bool = True) -> PassReport:
         """Run one pass. A forced pass flushes first, checks everything, and compacts.
 
         Args:
@@ -250,25 +248,26 @@ class GarbageCollector:
         Raises:
             OSError: an index file or a log could not be changed. Durable data is whole, but the process must end.
         """
-        report = self._report = PassReport()
+        report = PassReport()
         self.status.is_forced = is_forced
-        await self._apart(self._store.keep_records)
+        await self._in_thread(self._store.keep_records)
         # Entries that a full disk cannot take wait in memory and in the journal. Garbage is deleted nevertheless.
         is_flushed = is_forced and self._callbacks.room() is not DiskRoom.FULL
         if is_flushed:
             await self._callbacks.flush()
         self._store.watch.begin()
         try:
-            await self._drop_deleted(report, is_forced)
+            await self._drop_deleted(report, is_forced=is_forced)
             if is_forced or self._is_overreplication_due():
                 await self._drop_overreplicated(report)
         except BookKeeperError as error:
-            self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
+            self._note_kept(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
         finally:
             self._store.watch.end()
         if is_flushed:
-            await self._apart(self._store.seal_logs)
-        await self._collect_logs(self.compaction_due(is_forced=is_forced, may_major=major, may_minor=minor), report)
+            await self._in_thread(self._store.seal_logs)
+        level = self.take_due_compaction(is_forced=is_forced, may_major=major, may_minor=minor)
+        await self._collect_logs(level, report)
         return report
 
     def _note(self, report: PassReport) -> None:
@@ -280,13 +279,15 @@ class GarbageCollector:
 
     # ---- ledgers ----
 
-    async def _drop_deleted(self, report: PassReport, is_forced: bool) -> None:
-        await self._drop((await self._proofs.deleted(self._query_pace(), is_forced=is_forced)).tolist(), report)
+    async def _drop_deleted(self, report: PassReport, *, is_forced: bool) -> None:
+        on_kept = functools.partial(self._note_kept, report)
+        deleted = await self._proofs.deleted(self._query_pace(), on_kept, is_forced=is_forced)
+        await self._drop(deleted.tolist(), report)
 
     async def _drop_overreplicated(self, report: PassReport) -> None:
         self._overreplicated_at = self._clock_s()
         pace = self._query_pace()
-        own = await self._apart(self._store.index.ledger_ids)
+        own = await self._in_thread(self._store.index.ledger_ids)
         # One by one, because a list of a million ids would block the event loop.
         for ledger_id in map(int, own):
             await pace()
@@ -301,31 +302,31 @@ class GarbageCollector:
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
         """Drop the ledgers that have nothing left to flush, and were not written since the proofs began. A later pass
         proves again that the others are deleted."""
-        ledger_ids = await self._apart(self._store.watch.unwritten, ledger_ids)
-        await self._apart(self._store.read_ahead_of_drop, ledger_ids)
+        ledger_ids = await self._in_thread(self._store.watch.unwritten, ledger_ids)
+        await self._in_thread(self._store.read_ahead_of_drop, ledger_ids)
         fenced = []
         async for ledger_id in _in_turns(ledger_ids):
             fenced += [each for each, is_fenced in self._store.droppable([ledger_id]) if is_fenced]
         try:
             # Durable before the ledgers are dropped, because no other record says then that they were fenced.
-            await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
+            await self._in_thread(self._store.prepare_drop, ledger_ids, fenced, _now_s())
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet: they cannot be noted: {error}")
+            self._note_kept(report, f"{len(fenced)} fenced ledgers are not dropped yet: they cannot be noted: {error}")
             ledger_ids = sorted(set(ledger_ids).difference(fenced))
-            await self._apart(self._store.prepare_drop, ledger_ids, (), _now_s())
+            await self._in_thread(self._store.prepare_drop, ledger_ids, (), _now_s())
         dropped = []
         async for ledger_id in _in_turns(ledger_ids):
             for each in self._store.drop([ledger_id]):
                 dropped.append(each)
                 self._callbacks.on_dropped(each)
         report.dropped_ledgers += len(dropped)
-        await self._apart(self._proofs.forget, dropped)
-        await self._apart(self._store.sync_dropped, dropped)
-        await self._apart(self._store.limbo.end, dropped)
+        await self._in_thread(self._proofs.forget, dropped)
+        await self._in_thread(self._store.sync_dropped, dropped)
+        await self._in_thread(self._store.limbo.end, dropped)
         if len(dropped) < len(ledger_ids):
-            await self._apart(self._keep_prepared, ledger_ids, dropped)
+            await self._in_thread(self._keep_prepared, ledger_ids, dropped)
 
     def _keep_prepared(self, prepared: Sequence[int], dropped: Sequence[int]) -> None:
         self._store.keep_prepared(set(prepared).difference(dropped))
@@ -335,8 +336,8 @@ class GarbageCollector:
 
     # ---- logs ----
 
-    def compaction_due(self, *, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
-        """Return the compaction of this pass, and record its time."""
+    def take_due_compaction(self, *, is_forced: bool, may_major: bool, may_minor: bool) -> CompactionLevel:
+        """Return the compaction that a pass is to run now; its next one is due an interval later."""
         options, now, room = self._options, self._clock_s(), self._callbacks.room()
         status, when_full = self.status, options.compact_when_full
         minor = gc_policy.OFF if status.is_minor_suspended else options.minor
@@ -363,7 +364,7 @@ class GarbageCollector:
         # In this order, because every ledger in a rotated log already has its index file, so no ledger is missed. A
         # ledger in limbo may have entries there and no index file.
         rotated = self._store.logs.rotated()
-        held = await self._apart(self._held)
+        held = await self._in_thread(self._held)
         usages = [usage for log_id in rotated if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in gc_policy.dead_logs(usages):
             await self._remove(log_id, report)
@@ -401,7 +402,7 @@ class GarbageCollector:
             if self._compactor.unfinished is not None:
                 return
             if 0 < level.seconds_max <= self._clock_s() - began:
-                self._keep(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
+                self._note_kept(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
                 return
             whole = [log_id for log_id in log_ids if log_id not in self._damaged]
             for log_id in await self._compact_together(whole, report):
@@ -410,9 +411,9 @@ class GarbageCollector:
 
     async def _usage(self, log_id: int, held: np.ndarray, report: PassReport) -> LogUsage | None:
         try:
-            return await self._apart(self._measure, log_id, held)
+            return await self._in_thread(self._measure, log_id, held)
         except LogInDoubt as doubt:
-            self._keep(report, f"entry log {log_id:x} is kept: {doubt}")
+            self._note_kept(report, f"entry log {log_id:x} is kept: {doubt}")
             return None
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
@@ -456,7 +457,7 @@ class GarbageCollector:
             new_id = await loop.run_in_executor(thread, self._compactor.rewrite, log_id, pace, most)
             return _Copy(log_id, new_id)
         except LogInDoubt as doubt:
-            self._keep(report, f"entry log {log_id:x} is not rewritten: {doubt}")
+            self._note_kept(report, f"entry log {log_id:x} is not rewritten: {doubt}")
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
         return None
@@ -467,10 +468,10 @@ class GarbageCollector:
             await self._remove(copy.old_id, report)
             return True
         if self._compactor.unfinished is not None:
-            await self._apart(self._compactor.abandon, copy.new_id)
+            await self._in_thread(self._compactor.abandon, copy.new_id)
             return False
         try:
-            intent = await self._apart(self._compactor.intend, copy.new_id, copy.old_id)
+            intent = await self._in_thread(self._compactor.intend, copy.new_id, copy.old_id)
         except OSError as error:
             self._isolate(copy.old_id, error, report)
             return False
@@ -479,35 +480,36 @@ class GarbageCollector:
     async def _finish(self, intent: Intent, report: PassReport) -> bool:
         """Let the index point to the new log, and remove the old log; False: the old log stays."""
         try:
-            await self._apart(self._compactor.finish, intent, self._pace())
+            await self._in_thread(self._compactor.finish, intent, self._pace())
         except (CompactionBlocked, StorageDamaged) as error:
             self._isolate(intent.old_id, error, report)
             return False
         except OSError as error:
             if not may_be_repeated(error):
                 raise
-            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy for now: {error}")
+            self._note_kept(report, f"entry log {intent.old_id:x} stays beside its copy for now: {error}")
             self._callbacks.on_no_space()
             return False
         await self._remove(intent.old_id, report)
-        await self._apart(self._compactor.forget_intent)
+        await self._in_thread(self._compactor.forget_intent)
         return True
 
     async def _remove(self, log_id: int, report: PassReport) -> None:
         # On the event loop, between two requests, so no read holds a position in the log.
         self._store.forget_log(log_id)
         try:
-            await self._apart(self._compactor.remove, log_id)
+            await self._in_thread(self._compactor.remove, log_id)
         except OSError as error:
             if not is_disk_failure(error):
                 raise
-            self._keep(report, f"entry log {log_id:x} may stay until the next start, because its disk fails: {error}")
+            why = f"entry log {log_id:x} may stay until the next start, because its disk fails: {error}"
+            self._note_kept(report, why)
 
     def _isolate(self, log_id: int, error: Exception, report: PassReport) -> None:
         report.damaged_logs += 1
         if isinstance(error, StorageDamaged):
             self._damaged.add(log_id)
-        self._keep(report, f"entry log {log_id:x} is left out of garbage collection: {error}")
+        self._note_kept(report, f"entry log {log_id:x} is left out of garbage collection: {error}")
 
     # ---- tools ----
 
@@ -522,14 +524,11 @@ class GarbageCollector:
     def _query_pace(self) -> QueryPace:
         return QueryPace(lambda: self._options.metadata_ops_per_s)
 
-    async def _apart(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
+    async def _in_thread(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
         """Call a function on the collector's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
-    def _keep_ledgers(self, why: str) -> None:
-        self._keep(self._report, why)
-
-    def _keep(self, report: PassReport, why: str) -> None:
+    def _note_kept(self, report: PassReport, why: str) -> None:
         """Record and log why garbage may remain."""
         report.kept_because = report.kept_because or why
         self._say(why)

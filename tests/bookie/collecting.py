@@ -143,7 +143,7 @@ class Bench:
                 self.store, self.compactor, self.cluster, options, self.callbacks(room=lambda: room)
             )
             try:
-                return await collector.run_pass(forced)
+                return await collector.run_pass(is_forced=forced)
             finally:
                 await collector.stop()
 
@@ -171,7 +171,7 @@ class Bench:
         total = PassReport()
         try:
             for _ in range(passes):
-                report = await collector.run_pass(is_forced)
+                report = await collector.run_pass(is_forced=is_forced)
                 total.dropped_ledgers += report.dropped_ledgers
                 total.removed_logs += report.removed_logs
                 total.kept_because = report.kept_because

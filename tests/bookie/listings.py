@@ -144,14 +144,14 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
                 counts[tree.mode] += 1
                 what = f"seed {seed}, listing {counts['listings']}, {tree.mode} from call {tree.at} on"
                 now_s += UNLIMITED.interval_s if random.random() < 0.8 else 1.0
-                report = await collector.run_pass(random.random() < 0.1)
+                report = await collector.run_pass(is_forced=random.random() < 0.1)
                 counts["dropped"] += report.dropped_ledgers
                 held = set(bench.store.index.ledger_ids().tolist())
                 assert live <= held, f"{what}: ledgers {sorted(live - held)} exist and were dropped"
             tree.mode = "truth"
             for _ in range(2):
                 now_s += UNLIMITED.interval_s
-                counts["dropped"] += (await collector.run_pass(False)).dropped_ledgers
+                counts["dropped"] += (await collector.run_pass(is_forced=False)).dropped_ledgers
             held = set(bench.store.index.ledger_ids().tolist())
             assert held == live, f"seed {seed}: ledgers {sorted(held - live)} were deleted and are still there"
     finally:

@@ -146,7 +146,7 @@ def test_interval_of_a_compaction_counts_from_the_last_one(tmp_path: Path) -> No
         counts = []
         for seconds in (99, 100, 199, 200, 299, 350, 449, 500, 599, 600, 999, 1000):
             now_s = 1000.0 + seconds
-            await collector.run_pass(False)
+            await collector.run_pass(is_forced=False)
             counts.append((seconds, collector.status.minor_count, collector.status.major_count))
         await collector.stop()
         assert counts == [

@@ -226,7 +226,7 @@ def test_z6_session_catches_up_before_the_listing_and_before_the_direct_reads(tm
     bench = with_ledgers(tmp_path, 3)
     calls: list[str] = []
 
-    async def apart(function: Callable[..., object], *arguments: object) -> object:
+    async def in_thread(function: Callable[..., object], *arguments: object) -> object:
         if function == bench.store.index.ledger_ids:
             calls.append("own")
         return function(*arguments)
@@ -236,8 +236,8 @@ def test_z6_session_catches_up_before_the_listing_and_before_the_direct_reads(tm
 
     metadata_view = RecordingMetadataView(calls)
     metadata_view.existing |= {2}
-    proofs = DeletionProofs(bench.store.index, metadata_view, 600, 0.2, apart, lambda why: None)
-    assert asyncio.run(proofs.deleted(pace, is_forced=True)).tolist() == [0, 1]
+    proofs = DeletionProofs(bench.store.index, metadata_view, 600, 0.2, in_thread)
+    assert asyncio.run(proofs.deleted(pace, lambda why: None, is_forced=True)).tolist() == [0, 1]
     assert calls == ["own", "catch up", "listing", "catch up", "read 0", "read 1"] * 2
     bench.store.close()
 

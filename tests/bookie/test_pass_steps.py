@@ -28,7 +28,7 @@ from tests.bookie.storage_edges import half_live
 
 def due(collector: GarbageCollector) -> CompactionLevel:
     """Return the compaction of a pass that was not requested."""
-    return collector.compaction_due(is_forced=False, may_major=True, may_minor=True)
+    return collector.take_due_compaction(is_forced=False, may_major=True, may_minor=True)
 
 
 def test_compactions_come_at_their_intervals_and_a_major_one_counts_as_a_minor_one(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_requested_compaction_is_the_one_that_was_asked_for_and_is_not_suspended
 ) -> None:
     async def test(gc: BenchCollector) -> None:
         collector = gc.collector
-        assert collector.compaction_due(is_forced=True, may_major=may_major, may_minor=may_minor) == level
+        assert collector.take_due_compaction(is_forced=True, may_major=may_major, may_minor=may_minor) == level
         collector.status.is_minor_suspended, collector.status.is_major_suspended = not may_minor, not may_major
-        assert collector.compaction_due(is_forced=True, may_major=True, may_minor=True) == level
+        assert collector.take_due_compaction(is_forced=True, may_major=True, may_minor=True) == level
         gc.now_s = 1000
         assert due(collector) == level
 
@@ -466,7 +466,7 @@ def test_ledgers_that_are_written_between_passes_are_not_noted(tmp_path: Path) -
     bench = Bench(tmp_path)
 
     async def test(gc: BenchCollector) -> None:
-        await gc.collector.run_pass(False)
+        await gc.collector.run_pass(is_forced=False)
         bench.store.watch.note({5})
         assert bench.store.watch.unwritten([5]) == [5]
 

@@ -40,11 +40,11 @@ def unsynced_copy() -> Plant:
 
 def removed_before_move() -> Plant:
     async def compact(self: GarbageCollector, log_id: int, report: Any) -> bool:
-        intent = await self._apart(self._compactor.copy, log_id, self._pace())
-        await self._apart(self._compactor.remove, log_id)
+        intent = await self._in_thread(self._compactor.copy, log_id, self._pace())
+        await self._in_thread(self._compactor.remove, log_id)
         if intent is not None:
-            await self._apart(self._compactor.finish, intent, self._pace())
-            await self._apart(self._compactor.forget_intent)
+            await self._in_thread(self._compactor.finish, intent, self._pace())
+            await self._in_thread(self._compactor.forget_intent)
         self._store.forget_log(log_id)
         return True
 

@@ -410,9 +410,9 @@ class BookieTwin:
             )
             try:
                 if not is_forced:
-                    await collector.run_pass(is_forced)
+                    await collector.run_pass(is_forced=is_forced)
                     now_s += self.setup.collection.interval_s
-                return await collector.run_pass(is_forced)
+                return await collector.run_pass(is_forced=is_forced)
             finally:
                 await collector.stop()
 

@@ -74,7 +74,7 @@ def test_garbage_collection_beside_ten_million_ledgers_holds_its_own_ids_only() 
         def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
             return ledger_ids
 
-    async def apart(function: Callable[..., object], /, *arguments: object) -> object:
+    async def in_thread(function: Callable[..., object], /, *arguments: object) -> object:
         return await asyncio.to_thread(function, *arguments)
 
     reasons: list[str] = []
@@ -86,8 +86,8 @@ def test_garbage_collection_beside_ten_million_ledgers_holds_its_own_ids_only() 
         tree = await made_up_tree(TEN_MILLION)
         metadata_view = LedgerMetadataView(tree, MetadataUri.parse(URI), "b:1")
         await metadata_view.open()
-        proofs = DeletionProofs(Index(), metadata_view, 1.0, 0.2, apart, reasons.append)  # type: ignore[arg-type]
-        assert not len(await proofs.deleted(pace, is_forced=False))
+        proofs = DeletionProofs(Index(), metadata_view, 1.0, 0.2, in_thread)  # type: ignore[arg-type]
+        assert not len(await proofs.deleted(pace, reasons.append, is_forced=False))
 
     # 8 MB of own ids; what is noted of half a million missing ones: counts, times, and copies while they are sorted.
     assert peak_bytes(test) < 40 * MIB
