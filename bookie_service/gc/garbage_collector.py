@@ -353,8 +353,8 @@ class GarbageCollector:
             self._say("compaction waits until there is more room on the disks")
         if level.threshold > 0:
             self._minor_at = now
-        if level == major:
-            self._major_at = now
+            if level == major:
+                self._major_at = now
         return level
 
     async def _collect_logs(self, level: CompactionLevel, report: PassReport) -> None:

@@ -72,6 +72,23 @@ def test_requested_compaction_is_the_one_that_was_asked_for_and_is_not_suspended
     with_collector(Bench(tmp_path), OFTEN, test)
 
 
+@pytest.mark.parametrize("is_suspended", [False, True], ids=["requested without one", "suspended"])
+def test_pass_without_a_compaction_delays_no_later_one(tmp_path: Path, is_suspended: bool) -> None:
+    async def test(gc: BenchCollector) -> None:
+        status = gc.collector.status
+        status.is_minor_suspended = status.is_major_suspended = is_suspended
+        gc.now_s = 99
+        level = gc.collector.take_due_compaction(
+            is_forced=not is_suspended, may_major=is_suspended, may_minor=is_suspended
+        )
+        assert level == OFF
+        status.is_minor_suspended = status.is_major_suspended = False
+        gc.now_s = 100
+        assert due(gc.collector) == MAJOR
+
+    with_collector(Bench(tmp_path), OFTEN, test)
+
+
 def test_full_disks_delay_compaction_and_it_comes_when_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
