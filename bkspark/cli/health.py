@@ -264,7 +264,7 @@ async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> 
     async def look(ledger_id: int) -> None:
         try:
             found = await store.find(ledger_id) if ledger_id in listed else None
-            check.look(ledger_id, (await ledgers.read(ledger_id)).metadata, () if found is None else found.missing)
+            check.add(ledger_id, (await ledgers.read(ledger_id)).metadata, () if found is None else found.missing)
         except NoSuchLedger:
             return
         except MetadataFormat:

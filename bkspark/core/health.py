@@ -122,7 +122,7 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
 
 
 class StopCheck:
-    """Whether a bookie may be stopped: `look` at each ledger, then `reasons`."""
+    """Whether a bookie may be stopped: `add` each ledger, then ask for `reasons`."""
 
     def __init__(
         self,
@@ -150,21 +150,21 @@ class StopCheck:
         self._writable = frozenset(each.id for each in bookies if each.state == AVAILABLE) & self._serving
         """The bookies in `_serving` that accept writes. Constant."""
         self._last_copies: list[int] = []
-        """Ledgers with entries that no other serving bookie has. Grows in `look`."""
+        """Ledgers with entries that no other serving bookie has. Grows in `add`."""
         self._unrecoverable: list[int] = []
-        """Open ledgers that could not be recovered without the bookie. Grows in `look`."""
+        """Open ledgers that could not be recovered without the bookie. Grows in `add`."""
         self._unreadable: list[int] = []
         """Ledgers whose metadata cannot be read. Grows in `unreadable`."""
         self._widest = 0
-        """The largest ensemble of an open ledger. Grows in `look`."""
+        """The largest ensemble of an open ledger. Grows in `add`."""
         self.ledgers = 0
-        """How many ledgers the bookie has entries of. Grows in `look`."""
+        """How many ledgers the bookie has entries of. Grows in `add`."""
 
     def unreadable(self, ledger_id: int) -> None:
         """Note a ledger whose metadata cannot be read."""
         self._unreadable.append(ledger_id)
 
-    def look(self, ledger_id: int, metadata: LedgerMetadata, lacking: Collection[str] = ()) -> None:
+    def add(self, ledger_id: int, metadata: LedgerMetadata, lacking: Collection[str] = ()) -> None:
         """Take a ledger into account. `lacking`: bookies that are listed as lacking copies of it."""
         if not metadata.is_closed:
             self._widest = max(self._widest, metadata.ensemble_size)

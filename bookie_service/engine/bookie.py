@@ -572,7 +572,7 @@ class Bookie:
 
     def look_at_disks(self) -> None:
         """Check how full the disks are, and accept adds accordingly. Raises OSError if a disk cannot be checked."""
-        self._disks.look(self._store.waiting_bytes)
+        self._disks.check_now(self._store.waiting_bytes)
         self._unlooked_bytes, self._room_bytes = 0, self._disks.verdict.room_bytes
         self._store.logs.note_full(self._disks.verdict.full)
 

@@ -68,7 +68,7 @@ class DiskWatch:
         self._space_until = 0.0
         """Until when `_space` is used, by `clock`."""
         self.verdict = DiskDecision()
-        """The last decision about the disks. Replaced by `look`."""
+        """The last decision about the disks. Replaced by `check_now`."""
         self._operators_reason = ""
         """Why an operator wants the bookie read-only; empty: no operator does."""
         self._plans_reason = ""
@@ -76,7 +76,7 @@ class DiskWatch:
         self.usage: dict[str, float] = {}
         """How full each directory was at the last check, in percent."""
         self.is_read_only = self._is_forced
-        """Whether ordinary adds are refused. Changed by `look` alone."""
+        """Whether ordinary adds are refused. Changed by `check_now` alone."""
         self.is_stuck = False
         """Whether a flush found no space and waits for it. Changed by `Bookie`."""
         self.on_change: Callable[[], None] = lambda: None
@@ -104,7 +104,7 @@ class DiskWatch:
         return bool(self._operators_reason)
 
     def set_read_only(self, reason: str) -> None:
-        """Refuse ordinary adds for this reason from the next `look` on; "": the disks alone decide again."""
+        """Refuse ordinary adds for this reason from the next `check_now` on; "": the disks alone decide again."""
         self._operators_reason = reason
 
     def set_planned(self, reason: str) -> None:
@@ -156,7 +156,7 @@ class DiskWatch:
             raise errors[0]
         return spaces
 
-    def look(self, waiting_bytes: int) -> None:
+    def check_now(self, waiting_bytes: int) -> None:
         """Check the disks. `waiting_bytes`: bytes of entries that are not in an entry log yet.
 
         Raises:

@@ -39,7 +39,7 @@ READ_ENTRIES_MAX = 4096
 PIECES_MAX = READ_AHEAD + PIECES_IN_FLIGHT_MAX
 """How many pieces a copier has in memory."""
 
-_LOOK_S = 0.5
+_REFILL_S = 0.5
 """How soon a changed rate takes effect."""
 _ROUNDING_BYTES = 1e-3
 
@@ -73,15 +73,15 @@ class ByteRate:
 
     async def wait(self, size: int) -> None:
         """Return when `size` more bytes may be sent."""
-        self._look()
+        self._refill()
         self._asked += size
         mine = self._asked
         while (left := mine - self._permitted) > _ROUNDING_BYTES:
             rate = self.bytes_per_s
-            await asyncio.sleep(min(left / rate, _LOOK_S) if rate > 0 else 0.0)
-            self._look()
+            await asyncio.sleep(min(left / rate, _REFILL_S) if rate > 0 else 0.0)
+            self._refill()
 
-    def _look(self) -> None:
+    def _refill(self) -> None:
         """Permit the bytes that are due; all requested bytes if there is no limit."""
         now_s, rate = asyncio.get_running_loop().time(), self.bytes_per_s
         due = rate * (now_s - self._seen_s) if rate > 0 else math.inf

@@ -186,7 +186,7 @@ class Drain:
         await check_serves(self._cluster, self._bookie)
         plan = await self._plan()
         self._before = progress_of(plan)
-        self._others.look(_now_s(), reports_of(plan.progress, self._name))
+        self._others.update(_now_s(), reports_of(plan.progress, self._name))
         self._budget.rate.bytes_per_s = plan.bytes_per_s or self._options.bytes_per_s
         await self._until_read_only()
         moving, watching = asyncio.ensure_future(self._move_all()), asyncio.ensure_future(self._watch())
@@ -227,7 +227,7 @@ class Drain:
 
         def reported(plan: BookiePlan) -> BookiePlan:
             now_s = _now_s()
-            self._others.look(now_s, reports_of(plan.progress, self._name))
+            self._others.update(now_s, reports_of(plan.progress, self._name))
             processes = as_stored({**self._others.kept(now_s), self._name: own})
             return dataclasses.replace(plan, progress={**facts, **processes})
 
@@ -264,7 +264,7 @@ class Drain:
     def _own_report(self) -> ProcessReport:
         copied = self._all_copied_bytes
         moved_bytes = self._moved_bytes + self._left.done_bytes
-        return ProcessReport(self.moved, moved_bytes, self._rate.look(_now_s(), copied), wall_clock_ms())
+        return ProcessReport(self.moved, moved_bytes, self._rate.update(_now_s(), copied), wall_clock_ms())
 
     async def _move_all(self) -> None:
         # Repeated until no ledger names it, because a writer with old information may name the bookie once more.

@@ -57,8 +57,8 @@ class OtherProcesses:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         """By the names of the processes."""
-        self._has_looked = False
-        """Whether `look` was called."""
+        self._has_reports = False
+        """Whether `update` was called."""
         self._ledgers = 0
         """How many ledgers they have moved that this process still has in its list; for a moment below 0."""
         self._bytes = 0
@@ -74,19 +74,19 @@ class OtherProcesses:
         """How many bytes they have moved of what this process still has in its list."""
         return max(0, self._bytes)
 
-    def look(self, now_s: float, reports: Mapping[str, ProcessReport]) -> None:
+    def update(self, now_s: float, reports: Mapping[str, ProcessReport]) -> None:
         """Take the reports of the others, at a time that never decreases."""
         for name, report in reports.items():
             seen = self._seen.get(name)
-            # At the first look nothing is known of what is left, so what they did before does not count.
-            before = seen.report if seen else ProcessReport() if self._has_looked else report
+            # At the first update nothing is known of what is left, so what they did before does not count.
+            before = seen.report if seen else ProcessReport() if self._has_reports else report
             self._ledgers += report.ledgers - before.ledgers
             self._bytes += report.bytes - before.bytes
             if seen is None:
                 self._seen[name] = _Seen(report, now_s)
             elif seen.report != report:
                 self._seen[name] = _Seen(report, now_s, runs=True)
-        self._has_looked = True
+        self._has_reports = True
 
     def begin_list(self) -> None:
         """The list of what is left was read again."""

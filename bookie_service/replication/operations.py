@@ -177,7 +177,7 @@ class _Moving:
         self._sizes = sizes
         """Bytes to copy of each ledger, at the beginning."""
         self._rate = RecentRate()
-        self._rate.look(time.monotonic(), 0)
+        self._rate.update(time.monotonic(), 0)
         self.left = frozenset(sizes)
         """Ledgers that still named the bookie when they were last looked at."""
         self._repaired = worker.repaired
@@ -185,7 +185,7 @@ class _Moving:
         self._copied = _copied_bytes(worker)
         """The same for bytes."""
 
-    def look(self, left: frozenset[int]) -> None:
+    def update(self, left: frozenset[int]) -> None:
         """Take the ledgers that still name the bookie."""
         self.left, self._repaired, self._copied = left, self._worker.repaired, _copied_bytes(self._worker)
 
@@ -195,7 +195,7 @@ class _Moving:
         done = min(ledgers, ledgers - len(self.left) + self._worker.repaired - self._repaired)
         size, size_left = sum(self._sizes.values()), sum(self._sizes[ledger_id] for ledger_id in self.left)
         copied = min(size, size - size_left + _copied_bytes(self._worker) - self._copied)
-        rate = self._rate.look(time.monotonic(), copied)
+        rate = self._rate.update(time.monotonic(), copied)
         failing = self._worker.failing(self.left)
         # What fails now is not copied, however long it takes.
         movable = size - copied - sum(self._sizes[ledger_id] for ledger_id in failing)
@@ -234,7 +234,7 @@ async def _move(
                 await cluster.store.mark(ledger_id, [bookie], wall_clock_ms())
             done = await worker.repair_listed(moving.left)
             before = moving.left
-            moving.look(frozenset([id for id in before if await _names(cluster, id, bookie, skips_open=skips.open)]))
+            moving.update(frozenset([id for id in before if await _names(cluster, id, bookie, skips_open=skips.open)]))
             if not done and (failing := _failing(worker, moving.left, progress, skips)):
                 return failing
             if not done:

@@ -21,7 +21,7 @@ class RecentRate:
         self._seen: deque[tuple[float, int]] = deque()
         """Times and totals, the oldest first."""
 
-    def look(self, now_s: float, total: int) -> int:
+    def update(self, now_s: float, total: int) -> int:
         """Take the total at a time that never decreases; return the rate in units per second, 0 if it is unknown."""
         seen = self._seen
         while seen and seen[0][0] < now_s - WINDOW_S:

@@ -238,13 +238,13 @@ def test_bookie_that_was_stuck_looks_at_its_disks_when_a_checkpoint_is_done(
     twin: BookieTwin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[bool] = []
-    look = twin.disks.look
+    look = twin.disks.check_now
 
     def counted(waiting_bytes: int) -> None:
         looks.append(twin.disks.is_stuck)
         look(waiting_bytes)
 
-    monkeypatch.setattr(twin.disks, "look", counted)
+    monkeypatch.setattr(twin.disks, "check_now", counted)
     add(twin, (5, 0))
     twin.bookie.checkpoint()
     twin.settle()

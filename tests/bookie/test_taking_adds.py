@@ -297,7 +297,7 @@ def test_disks_are_looked_at_after_more_bytes_than_they_had_room_for(
     add(twin, (5, 0))
     item = LENGTH_BYTES + len(entry(5, 0))
     twin.disks.verdict = dataclasses.replace(twin.disks.verdict, room_bytes=2 * at_once * item)
-    monkeypatch.setattr(twin.disks, "look", looks.append)
+    monkeypatch.setattr(twin.disks, "check_now", looks.append)
     twin.bookie.look_at_disks()
     assert looks == [twin.store.waiting_bytes]
     for number in range(1, 10):

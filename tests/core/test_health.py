@@ -81,7 +81,7 @@ def ledger(*bookies: str, quorums: tuple[int, int], closed: bool = True) -> Ledg
 def against(bookie: str, *ledgers: LedgerMetadata, bookies: tuple[BookieFacts, ...] = BOOKIES) -> set[str]:
     check = StopCheck(bookie, bookies)
     for ledger_id, metadata in enumerate(ledgers):
-        check.look(ledger_id, metadata)
+        check.add(ledger_id, metadata)
     return {each.code for each in check.reasons()}
 
 
@@ -103,8 +103,8 @@ def test_last_copy_that_answers_forbids_it() -> None:
 def test_copy_of_a_bookie_in_maintenance_does_not_count() -> None:
     """Two operators each began maintenance of a bookie, and then stopped both."""
     check = StopCheck("b0", BOOKIES, leaving=("b1",))
-    check.look(7, ledger("b0", "b1", quorums=(2, 2)))
-    check.look(8, ledger("b0", "b2", quorums=(2, 2)))
+    check.add(7, ledger("b0", "b1", quorums=(2, 2)))
+    check.add(8, ledger("b0", "b2", quorums=(2, 2)))
     (reason,) = check.reasons()
     assert (reason.code, "1 ledgers (7)" in reason.text) == ("last_copy", True)
 
@@ -112,8 +112,8 @@ def test_copy_of_a_bookie_in_maintenance_does_not_count() -> None:
 def test_copy_that_is_listed_as_missing_does_not_count_though_its_bookie_serves() -> None:
     """A bookie that lost a disk serves again before its ledgers are repaired."""
     check = StopCheck("b0", BOOKIES)
-    check.look(7, ledger("b0", "b1", quorums=(2, 2)), lacking=("b1",))
-    check.look(8, ledger("b0", "b2", quorums=(2, 2)), lacking=("b0",))
+    check.add(7, ledger("b0", "b1", quorums=(2, 2)), lacking=("b1",))
+    check.add(8, ledger("b0", "b2", quorums=(2, 2)), lacking=("b0",))
     (reason,) = check.reasons()
     assert (reason.code, "1 ledgers (7)" in reason.text) == ("last_copy", True)
 
@@ -128,8 +128,8 @@ def test_ledger_whose_metadata_cannot_be_read_is_a_reason_of_its_own() -> None:
 def test_bookie_whose_plan_cannot_be_read_may_be_in_maintenance() -> None:
     """It follows the last plan that it read. Only the plan of the bookie to stop does not matter."""
     check = StopCheck("b0", BOOKIES, unknown_plans=("b1", "b0"))
-    check.look(7, ledger("b0", "b1", quorums=(2, 2)))
-    check.look(8, ledger("b0", "b2", quorums=(2, 2)))
+    check.add(7, ledger("b0", "b1", quorums=(2, 2)))
+    check.add(8, ledger("b0", "b2", quorums=(2, 2)))
     copies, plans = check.reasons()
     assert (copies.code, "1 ledgers (7)" in copies.text) == ("last_copy", True)
     assert (plans.code, "plan of bookie b1 " in plans.text, "plans --end b1" in plans.text) == (
@@ -192,12 +192,12 @@ def test_disks_are_full_above_the_limit_and_their_use_is_in_the_text() -> None:
 def test_ledger_of_one_entry_counts_and_one_of_others_does_not() -> None:
     check = StopCheck("b0", BOOKIES)
     one = LedgerMetadata(1, 1, 1, (Fragment(0, ("b0",)),), LedgerState.CLOSED, last_entry=0)
-    check.look(1, one)
-    check.look(2, ledger("b1", quorums=(1, 1)))
+    check.add(1, one)
+    check.add(2, ledger("b1", quorums=(1, 1)))
     assert check.ledgers == 1
     assert [each.code for each in check.reasons()] == ["last_copy"]
     open_and_empty = LedgerMetadata(2, 2, 2, (Fragment(0, ("b0", "b1")),))
-    check.look(3, open_and_empty)
+    check.add(3, open_and_empty)
     assert check.ledgers == 2
 
 
@@ -229,7 +229,7 @@ def test_entries_that_a_short_ledger_does_not_have_need_no_copy() -> None:
     one_entry = LedgerMetadata(3, 2, 2, (Fragment(0, ("b0", "b1", "b2")),), LedgerState.CLOSED, last_entry=0)
     assert against("b1", one_entry, bookies=dead) == set()
     check = StopCheck("b2", BOOKIES)
-    check.look(1, one_entry)
+    check.add(1, one_entry)
     assert (check.ledgers, check.reasons()) == (0, [])
     # Entry 4 is the first of its fragment, on b1 and b2; the next fragment is empty.
     fragments = (Fragment(0, ("b0", "b1", "b3")), Fragment(4, ("b0", "b1", "b2")), Fragment(5, ("b0", "b2", "b3")))
@@ -254,8 +254,8 @@ def test_writers_need_bookies_that_take_writes_and_answer() -> None:
     for state in (BookieFacts("b3", "readonly"), BookieFacts("b3", "available", "no answer")):
         assert against("b0", open_ledger, bookies=(*BOOKIES[:3], state)) == {"too_few_bookies"}
     check = StopCheck("b0", BOOKIES[:3])
-    check.look(1, open_ledger)
-    check.look(2, ledger("b1", "b2", quorums=(2, 2), closed=False))
+    check.add(1, open_ledger)
+    check.add(2, ledger("b1", "b2", quorums=(2, 2), closed=False))
     assert "2 writable bookies would remain" in check.reasons()[0].text
     assert "need 3" in check.reasons()[0].text
 
@@ -265,6 +265,6 @@ def test_reason_names_some_ledgers_and_says_how_many_there_are(closed: bool) -> 
     for count, named in ((EXAMPLES_MAX, "{})"), (EXAMPLES_MAX + 1, "{}, ...)")):
         check = StopCheck("b0", BOOKIES)
         for ledger_id in range(count):
-            check.look(ledger_id, ledger("b0", quorums=(1, 1), closed=closed))
+            check.add(ledger_id, ledger("b0", quorums=(1, 1), closed=closed))
         examples = ", ".join(map(str, range(EXAMPLES_MAX)))
         assert f"{count} ledgers ({named.format(examples)}" in text_of("last_copy", check.reasons())

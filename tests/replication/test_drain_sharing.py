@@ -19,29 +19,29 @@ from bookie_service.replication.drain_sharing import (
 
 def test_what_others_did_before_the_first_look_does_not_count() -> None:
     others = OtherProcesses()
-    others.look(0.0, {"a": ProcessReport(5, 500)})
+    others.update(0.0, {"a": ProcessReport(5, 500)})
     assert (others.ledgers, others.bytes) == (0, 0)
-    others.look(1.0, {"a": ProcessReport(6, 620), "b": ProcessReport(2, 80)})
+    others.update(1.0, {"a": ProcessReport(6, 620), "b": ProcessReport(2, 80)})
     assert (others.ledgers, others.bytes) == (3, 200)
     others.begin_list()
-    others.look(2.0, {"a": ProcessReport(7, 700), "b": ProcessReport(2, 80)})
+    others.update(2.0, {"a": ProcessReport(7, 700), "b": ProcessReport(2, 80)})
     assert (others.ledgers, others.bytes) == (1, 80)
 
 
 def test_ledger_that_is_found_moved_before_its_report_comes_counts_once() -> None:
     others = OtherProcesses()
-    others.look(0.0, {"a": ProcessReport(0, 0)})
+    others.update(0.0, {"a": ProcessReport(0, 0)})
     others.found_moved(100)
     assert (others.ledgers, others.bytes) == (0, 0)
-    others.look(1.0, {"a": ProcessReport(2, 250)})
+    others.update(1.0, {"a": ProcessReport(2, 250)})
     assert (others.ledgers, others.bytes) == (1, 150)
 
 
 def test_bytes_of_a_repair_that_failed_are_taken_back() -> None:
     others = OtherProcesses()
-    others.look(0.0, {"a": ProcessReport(0, 0)})
-    others.look(1.0, {"a": ProcessReport(0, 90)})
-    others.look(2.0, {"a": ProcessReport(0, 0)})
+    others.update(0.0, {"a": ProcessReport(0, 0)})
+    others.update(1.0, {"a": ProcessReport(0, 90)})
+    others.update(2.0, {"a": ProcessReport(0, 0)})
     assert others.bytes == 0
 
 
@@ -49,7 +49,7 @@ def test_rate_counts_processes_that_report_and_not_one_that_was_killed_earlier()
     others = OtherProcesses()
     for second in range(3):
         running = ProcessReport(0, 0, 10, second)
-        others.look(float(second), {"runs": running, "was killed": ProcessReport(3, 9, 50, 7)})
+        others.update(float(second), {"runs": running, "was killed": ProcessReport(3, 9, 50, 7)})
         assert others.bytes_per_s(second) == (10 if second else 0)
     assert others.bytes_per_s(2 + SILENT_S) == 10
     assert others.bytes_per_s(2.1 + SILENT_S) == 0
