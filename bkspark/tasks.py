@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -32,6 +32,15 @@ def forget_failure(task: asyncio.Future[Any]) -> None:
     """Retrieve the exception of a finished task, so that asyncio does not warn that it was never retrieved."""
     if not task.cancelled():
         task.exception()
+
+
+async def together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Do all work at the same time. If some fails, the rest is ended before the error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await end_all(tasks)
 
 
 async def end_all(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -81,21 +81,22 @@ class ClusterCommands:
         if self._cluster is not None:
             await self._cluster.close()
 
-    async def _context(self) -> ClientContext:
+    async def _connected(self) -> Cluster:
         if self._cluster is None:
             net = NetOptions(tls=self._options.tls, sasl=self._options.sasl)
             self._cluster = Cluster(self._uri, net=net, zookeeper=self._options.zookeeper)
-        return await self._cluster.context()
+        return await self._cluster.connect()
+
+    async def _context(self) -> ClientContext:
+        return await (await self._connected()).context()
 
     async def _store(self) -> UnderreplicationStore:
-        await self._context()
-        assert self._cluster is not None
-        return UnderreplicationStore(await self._cluster.tree(), self._cluster.uri)
+        cluster = await self._connected()
+        return UnderreplicationStore(await cluster.tree(), cluster.uri)
 
     async def _election(self) -> AuditorElection:
-        await self._context()
-        assert self._cluster is not None
-        return AuditorElection(await self._cluster.tree(), self._cluster.uri, self._who)
+        cluster = await self._connected()
+        return AuditorElection(await cluster.tree(), cluster.uri, self._who)
 
     # ---- bookies ----
 
@@ -244,9 +245,8 @@ class ClusterCommands:
         await (await self._repair_reports()).set_bytes_per_s(value)
 
     async def _repair_reports(self) -> RepairReports:
-        await self._context()
-        assert self._cluster is not None
-        return RepairReports(await self._cluster.tree(), self._cluster.uri)
+        cluster = await self._connected()
+        return RepairReports(await cluster.tree(), cluster.uri)
 
     async def underreplicated(self, missing: str = "", without: str = "") -> list[Underreplicated]:
         """Return the ledgers that lack copies, ascending; a listing that cannot be read names no bookies.
@@ -265,14 +265,11 @@ class ClusterCommands:
     # ---- plans for bookies ----
 
     async def _repaired(self) -> RepairedCluster:
-        await self._context()
-        assert self._cluster is not None
-        return await RepairedCluster.of(self._cluster)
+        return await RepairedCluster.of(await self._connected())
 
     async def _plans(self) -> BookiePlans:
-        await self._context()
-        assert self._cluster is not None
-        return BookiePlans(await self._cluster.tree(), self._cluster.uri)
+        cluster = await self._connected()
+        return BookiePlans(await cluster.tree(), cluster.uri)
 
     async def plans(self) -> PlansInForce:
         """Return all plans for bookies that are in force or cannot be read. Raises MetadataError."""

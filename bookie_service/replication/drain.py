@@ -25,28 +25,24 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import (
     BookKeeperError,
     MetadataError,
-    MetadataFormat,
     NoSuchLedger,
-    SessionExpired,
 )
 from bkspark.ids import INT64_MAX
 from bkspark.metadata.bookie_plans import DRAIN, FOLLOWED_S_MAX, BookiePlan
-from bkspark.tasks import end_all
+from bkspark.tasks import end_all, together
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import CopyBudget
 from bookie_service.replication.drain_ledgers import DrainedLedger, LedgersLeft
 from bookie_service.replication.drain_plans import check_serves
 from bookie_service.replication.drain_sharing import OtherProcesses, ProcessReport, as_stored, reports_of
-from bookie_service.replication.listing import Listed, read_all
+from bookie_service.replication.listing import read_naming
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.repair import Ended, Outcome, RepairBookies, RepairCore
 from bookie_service.replication.repair_run import RepairRun
 from bookie_service.replication.repair_targets import RepairTargets
 
-LEDGERS_AT_ONCE = 64
-"""How many metadata nodes are read together."""
 REPORT_S = 1.0
 PAUSE_S = 0.5
 FAILED_PAUSE_MAX_S = 60.0
@@ -289,11 +285,7 @@ class Drain:
             for ledger_id in waiting:
                 await self._move(ledger_id)
 
-        lanes = [asyncio.ensure_future(lane()) for _ in range(min(self._options.ledgers_at_once, len(due)))]
-        try:
-            await asyncio.gather(*lanes)
-        finally:
-            await end_all(lanes)
+        await together(lane() for _ in range(min(self._options.ledgers_at_once, len(due))))
 
     async def _move(self, ledger_id: int) -> None:
         """Move what a ledger has at the bookie, under the ledger's lock. Raises MetadataError if the store failed."""
@@ -304,11 +296,8 @@ class Drain:
         try:
             ended, metadata = await self._moved(ledger_id, left, session)
         except Exception as error:
-            if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
-                raise
-            if not isinstance(error, BookKeeperError):
-                error = self._cluster.unexpected.failure(error, f"the drain of ledger {ledger_id}", ledger_id)
-            ended, metadata = Ended(Outcome.DEFERRED, error), None
+            failure = self._cluster.unexpected.of_ledger(error, f"the drain of ledger {ledger_id}", ledger_id)
+            ended, metadata = Ended(Outcome.DEFERRED, failure), None
         finally:
             self._copied_bytes += self._left.end(ledger_id)
             # The error must not replace a cancellation. The lock ends with the session.
@@ -351,14 +340,7 @@ class Drain:
         )
         run = RepairRun(context, core, registered, self._options.password, self._budget)
         self._left.begin(ledger_id, run)
-        (effect,) = core.start()
-        while not isinstance(effect, Ended):
-            if self._cluster.tree.session_id != session:
-                return Ended(
-                    Outcome.DEFERRED, SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
-                ), None
-            (effect,) = await run.perform(effect)
-        return effect, core.metadata
+        return await run.until_ended(lambda: self._cluster.tree.session_id == session), core.metadata
 
     def _may_recover(self, left: DrainedLedger, metadata: LedgerMetadata) -> bool:
         """Return whether an open ledger may be fenced: an operator allows it, and the grace period is over."""
@@ -379,7 +361,8 @@ class Drain:
 
     async def _naming(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
         """Yield the ledgers that name the bookie; `_unreadable` is the error of one that cannot be read."""
-        async for ledger_id, metadata in _naming(self._cluster, self._bookie):
+        cluster = self._cluster
+        async for ledger_id, metadata in read_naming(cluster.context.ledgers, self._bookie, cluster.unexpected):
             if isinstance(metadata, BookKeeperError):
                 self._unreadable = metadata
             else:
@@ -390,7 +373,7 @@ async def preview_of(cluster: RepairedCluster, bookie: str) -> DrainPreview:
     """Return what there is to copy if all of a bookie's ledgers leave it. Raises MetadataError."""
     writable = await cluster.context.registry.writable_ids() - {bookie}
     shares, without_spare, unreadable = [], 0, 0
-    async for _, metadata in _naming(cluster, bookie):
+    async for _, metadata in read_naming(cluster.context.ledgers, bookie, cluster.unexpected):
         if isinstance(metadata, BookKeeperError):
             unreadable += 1
             continue
@@ -406,14 +389,6 @@ async def preview_of(cluster: RepairedCluster, bookie: str) -> DrainPreview:
         tuple(sorted(writable)),
         unreadable,
     )
-
-
-async def _naming(cluster: RepairedCluster, bookie: str) -> AsyncIterator[Listed]:
-    """Yield the ledgers that name a bookie, and those whose metadata cannot be read, with the error."""
-    async for some in read_all(cluster.context.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
-        for ledger_id, metadata in some:
-            if isinstance(metadata, BookKeeperError) or names(metadata, bookie):
-                yield ledger_id, metadata
 
 
 def seconds_left(left: LedgersLeft, moved_bytes: int, rate: int) -> int | None:

@@ -22,7 +22,7 @@ import numpy as np
 from bkspark.core.copies import settled_fragments, stored_entries
 from bkspark.core.holes import held_parts, holes
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
+from bkspark.errors import BookKeeperError, NoSuchLedger, ReadFailed
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.reader import last_entries
 from bkspark.ledger.replica_copies import ReplicaReader
@@ -188,14 +188,9 @@ class LedgerCheck:
                 metadata, found = current, await self._check(ledger_id, current)
         except NoSuchLedger:
             return None
-        except MetadataFormat as error:
-            return LedgerFindings(ledger_id, (), 0, error)
-        except MetadataError:
-            raise
         except Exception as error:
-            if not isinstance(error, BookKeeperError):
-                error = self._unexpected.failure(error, f"the check of ledger {ledger_id}", ledger_id)
-            return LedgerFindings(ledger_id, (), 0, error)
+            failure = self._unexpected.of_ledger(error, f"the check of ledger {ledger_id}", ledger_id)
+            return LedgerFindings(ledger_id, (), 0, failure)
         return found
 
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:

@@ -15,7 +15,7 @@ from bkspark.options import MIB
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
-from bookie_service.replication.listing import read_all
+from bookie_service.replication.listing import read_naming
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.worker import ReplicationWorker
@@ -24,9 +24,6 @@ Progress = Callable[[str], None]
 
 POLL_S = 0.5
 REPORT_S = 10.0
-LEDGERS_AT_ONCE = 64
-"""How many metadata nodes are read together."""
-
 LACKING_REPORTED_MAX = 10_000
 """How many missing copies a check lists; more are only counted."""
 
@@ -315,12 +312,11 @@ async def _naming(
     ledger whose metadata could not be read."""
     naming: dict[int, int] = {}
     unreadable: BookKeeperError | None = None
-    async for some in read_all(cluster.context.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
-        for ledger_id, metadata in some:
-            if isinstance(metadata, BookKeeperError):
-                unreadable = metadata
-            elif names(metadata, bookie) and (metadata.is_closed or not skips_open):
-                naming[ledger_id] = share_of(metadata, {bookie}).bytes
+    async for ledger_id, metadata in read_naming(cluster.context.ledgers, bookie, cluster.unexpected):
+        if isinstance(metadata, BookKeeperError):
+            unreadable = metadata
+        elif metadata.is_closed or not skips_open:
+            naming[ledger_id] = share_of(metadata, {bookie}).bytes
     return naming, unreadable
 
 

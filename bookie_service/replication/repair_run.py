@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 import numpy as np
@@ -10,7 +11,7 @@ from bkspark.core.copies import stored_entries
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.holes import holes
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import BookKeeperError, NoSuchLedger, TooManyRequests
+from bkspark.errors import BookKeeperError, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.ledger.recovery import recover
@@ -20,7 +21,9 @@ from bookie_service.replication.repair import (
     HOLES_MAX,
     CopyEntries,
     Effect,
+    Ended,
     InspectCopies,
+    Outcome,
     RecoverLedger,
     RepairCore,
     entry_windows,
@@ -59,6 +62,17 @@ class RepairRun:
     def _password(self) -> bytes:
         password = self._core.metadata.password
         return self._fallback_password if password is None else password
+
+    async def until_ended(self, has_lock: Callable[[], bool]) -> Ended:
+        """Repair the ledger; return how that ended. Before each effect, `has_lock()` says whether to go on."""
+        core = self._core
+        (effect,) = core.start()
+        while not isinstance(effect, Ended):
+            if not has_lock():
+                error = SessionExpired(f"the lock of ledger {core.ledger_id} ended with its session")
+                return Ended(Outcome.DEFERRED, error)
+            (effect,) = await self.perform(effect)
+        return effect
 
     async def perform(self, effect: InspectCopies | CopyEntries | RecoverLedger | WriteMetadata) -> list[Effect]:
         """Perform an effect; return what to do next: one effect at a time, because each waits for the one before."""

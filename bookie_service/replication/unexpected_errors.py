@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat
 from bkspark.log_limit import place_of
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,16 @@ class UnexpectedErrors:
         self._on_error = on_error
         self._logged: set[Hashable] = set()
         """Places in the code whose traceback was logged. It only grows: there are few places."""
+
+    def of_ledger(self, error: Exception, what: str, ledger_id: int) -> BookKeeperError:
+        """Return why work on one ledger failed, as one of our errors. `what`: what failed because of it.
+
+        Raises:
+            MetadataError: the error itself, if the metadata store failed: it concerns all ledgers.
+        """
+        if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
+            raise error
+        return error if isinstance(error, BookKeeperError) else self.failure(error, what, ledger_id)
 
     def failure(self, error: Exception, what: str, ledger_id: int | None = None) -> BookKeeperError:
         """Return the error as one of ours. `what`: what failed because of it."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from bkspark.core.copies import share_of
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.failure_log import RepeatedFailure
 from bkspark.log_limit import no_digits
 from bkspark.metadata.repair_reports import (
@@ -28,7 +28,7 @@ from bkspark.metadata.repair_reports import (
     RepairReports,
 )
 from bkspark.metadata.underreplication import Underreplicated
-from bkspark.tasks import end_all
+from bkspark.tasks import together
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.replication.cluster_parts import ClusterParts
 from bookie_service.replication.copying import CopyBudget
@@ -267,11 +267,7 @@ class ReplicationWorker:
                 done += is_gone
                 self._log.tick(len(listed) - done)
 
-        lanes = [asyncio.ensure_future(lane()) for _ in range(min(self._options.ledgers_at_once, len(due)))]
-        try:
-            await asyncio.gather(*lanes)
-        finally:
-            await end_all(lanes)
+        await together(lane() for _ in range(min(self._options.ledgers_at_once, len(due))))
         self._log.tick(len(listed) - done, is_last=True)
         return done
 
@@ -291,11 +287,8 @@ class ReplicationWorker:
                     return False
                 ended, fragment, copied_bytes = await self._repaired(work, session)
             except Exception as error:
-                if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
-                    raise
-                if not isinstance(error, BookKeeperError):
-                    error = self._unexpected.failure(error, f"the repair of ledger {ledger_id}", ledger_id)
-                self._defer(ledger_id, Ended(Outcome.DEFERRED, error), None)
+                failure = self._unexpected.of_ledger(error, f"the repair of ledger {ledger_id}", ledger_id)
+                self._defer(ledger_id, Ended(Outcome.DEFERRED, failure), None)
                 return False
             if ended.outcome not in (Outcome.COMPLETE, Outcome.GONE):
                 self._defer(ledger_id, ended, fragment)
@@ -379,16 +372,11 @@ class ReplicationWorker:
         lost = work.missing or tuple(frozenset(_named(stored.metadata)) - registered)
         self._running[ledger_id] = _Running(share_of(stored.metadata, lost).bytes, wall_clock_ms(), run)
         try:
-            (effect,) = core.start()
-            while not isinstance(effect, Ended):
-                if self._tree.session_id != session:
-                    error = SessionExpired(f"the lock of ledger {ledger_id} ended with its session")
-                    return Ended(Outcome.DEFERRED, error), None, run.copied_bytes
-                (effect,) = await run.perform(effect)
+            ended = await run.until_ended(lambda: self._tree.session_id == session)
         finally:
             del self._running[ledger_id]
             self.copied_bytes += run.copied_bytes
-        return effect, core.metadata.last_fragment, run.copied_bytes
+        return ended, core.metadata.last_fragment, run.copied_bytes
 
 
 def _named(metadata: LedgerMetadata) -> Iterator[str]:
