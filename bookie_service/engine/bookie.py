@@ -43,7 +43,7 @@ from bookie_service.engine.new_ledgers import BegunLedgers, NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turns
-from bookie_service.engine.waiting_replies import WaitingReply, clients_of
+from bookie_service.engine.waiting_replies import JournalReplies, WaitingReply, clients_of
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.metrics.requests import ALONE_MAX, RequestTimes
@@ -77,23 +77,16 @@ class Bookie:
         self._authorization = authorization
         self.times = times or RequestTimes()
         """Records how long requests take."""
-        self._journal_times = [self.times.add_journal() for _ in journals]
-        """Times of the group commits of each journal."""
         self.added_bytes = 0
         """Bytes of entries that were accepted since the start."""
         self._turns = turns
         self._disks = disks
-        self._journals = journals
+        self._journals = [JournalReplies(journal, self.times.add_journal()) for journal in journals]
+        """The journals, with the replies that wait for each. Ledger n has journal n mod their number. Constant."""
         self._checkpoints = checkpoints
         self._options = options
-        self._waiting: list[deque[WaitingReply]] = [deque() for _ in journals]
-        """Replies of each journal that wait until their record is durable, in order of the records."""
-        self._deferred: list[deque[WaitingReply]] = [deque() for _ in journals]
-        """Replies to adds that need only be written, not synced."""
         self._deferrals = Deferrals(len(journals))
         self._forces = Forces(self._deferrals, options.forces_max)
-        self._durable = [0] * len(journals)
-        """The highest sequence of each journal that is durable. It never decreases."""
         self._adds_in_flight = 0
         """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
@@ -173,24 +166,23 @@ class Bookie:
         # If one client adds alone, no other client would share the sync, so it is done at once. An exception is a
         # recovery by Apache's client: it reads the next entry while it adds this one, and the read would wait.
         is_serial = self._single_adds > self._options.serial_writer_after and not add.is_recovery
-        times = self.times
+        times, journal = self.times, self._journals[0]
         # Requests of another client that go on after this add may have been received later.
         received_ns = times.received_ns
-        if sequence := self._journals[0].commit(records) if is_serial else 0:
-            group = self._journals[0].group_times.pop()
+        if sequence := journal.thread.commit(records) if is_serial else 0:
+            group = journal.thread.group_times.pop()
             self.on_durable(0, sequence)
             client.send(replies)
             if times.is_on:
-                journal_times = self._journal_times[0]
                 # The journal began to write it when it was given to it.
-                journal_times.alone += (1, received_ns, group[1], *group[1:], times.clock_ns())
-                if len(journal_times.alone) >= ALONE_MAX:
-                    journal_times.fold()
+                journal.times.alone += (1, received_ns, group[1], *group[1:], times.clock_ns())
+                if len(journal.times.alone) >= ALONE_MAX:
+                    journal.times.fold()
         else:
             self._adds_in_flight += 1
             given_ns = times.clock_ns()
-            sequence = self._journals[0].submit(records, is_patient=add.is_recovery)
-            self._waiting[0].append(WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
+            sequence = journal.thread.submit(records, is_patient=add.is_recovery)
+            journal.waiting.append(WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
         self.added_bytes += add.size
         self._unlooked_bytes += len(item)
         if self._unlooked_bytes > self._room_bytes:
@@ -234,6 +226,7 @@ class Bookie:
             groups = rows_by_ledger(run.ledger_ids)
         if run.is_deferred:
             taken = self._deferrals.take([run.take(rows).newest(octets, ledger_id) for ledger_id, rows in groups])
+        journal = self._journals[index]
         replies = (asked.encode_responses(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
         records = first_records(new_keys, ledgers) if new_keys else []
         body = self._insert(octets, run, groups, ledgers)
@@ -243,15 +236,15 @@ class Bookie:
             is_deferred = taken is not None and not new_keys
             # As in `add_single`: the next read of a recovery must not wait for the sync.
             is_recovery = bool(run.flags.item(0) & RECOVERY_ADD)
-            sequence = self._journals[index].submit(records, deferred=is_deferred, is_patient=is_recovery)
-            waiting = self._deferred if is_deferred else self._waiting
+            sequence = journal.thread.submit(records, deferred=is_deferred, is_patient=is_recovery)
+            waiting = journal.deferred if is_deferred else journal.waiting
             received_ns, given_ns = self.times.received_ns, self.times.clock_ns()
-            waiting[index].append(WaitingReply(sequence, client, replies, len(asked), None, received_ns, given_ns))
+            waiting.append(WaitingReply(sequence, client, replies, len(asked), None, received_ns, given_ns))
             if taken is not None:
                 self._deferrals.journaled(index, sequence, taken)
         else:
             if records:
-                self._journals[index].submit(records)
+                journal.thread.submit(records)
             if taken is not None:
                 self._deferrals.bypassed(taken)
             client.send(replies)
@@ -357,12 +350,13 @@ class Bookie:
         return Status.EOK
 
     def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
-        if fence.sequence <= self._durable[fence.journal_index]:
+        journal = self._journals[fence.journal_index]
+        if fence.sequence <= journal.durable:
             self.reads.enqueue(reading)
         else:
             received_ns, begun_by = self.times.received_ns, fence.begun_by
             reply = WaitingReply(fence.sequence, reading.client, (), 0, reading, received_ns, begun_by=begun_by)
-            self._waiting[fence.journal_index].append(reply)
+            journal.waiting.append(reply)
 
     def _key_of(self, client: BookieClient, ledger_id: int, ledger: Ledger | None) -> bytes | None:
         """Return the master key that requests must carry; None: the first key that comes is accepted."""
@@ -390,7 +384,7 @@ class Bookie:
             self._store.fence(ledger)
             records.append(fence_record([ledger_id]))
         if records:
-            ledger.fence_sequence = self._journals[index].submit(records, is_patient=begun_by is not None)
+            ledger.fence_sequence = self._journals[index].thread.submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id, is_fenced=True)
         return _Fence(Status.EOK, index, ledger.fence_sequence, begun_by)
 
@@ -399,7 +393,7 @@ class Bookie:
 
         A connection whose requests wait for room has them still, and is not included.
         """
-        clients = clients_of(self._waiting + self._deferred).union(
+        clients = clients_of(self._journals).union(
             self.reads.clients(), self.long_polls.clients(), self.entry_lists.clients(), self._forces.clients()
         )
         return {client.connection for client in clients}
@@ -444,7 +438,7 @@ class Bookie:
         if status != Status.EOK:
             client.send(encode(status))
             return None
-        index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
+        journal, begun_by = self._journals[ledger_id % len(self._journals)], client if ledger is None else None
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
@@ -452,12 +446,12 @@ class Bookie:
         if self._store.advance_lac(ledger, packet):
             records.append(lac_record(ledger_id, packet))
         if records:
-            ledger.lac_sequence = self._journals[index].submit(records, is_patient=begun_by is not None)
+            ledger.lac_sequence = journal.thread.submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id)
-        if ledger.lac_sequence <= self._durable[index]:
+        if ledger.lac_sequence <= journal.durable:
             client.send(encode(status))
         else:
-            self._waiting[index].append(WaitingReply(ledger.lac_sequence, client, encode(status), begun_by=begun_by))
+            journal.waiting.append(WaitingReply(ledger.lac_sequence, client, encode(status), begun_by=begun_by))
         return None
 
     # ---- durability ----
@@ -473,8 +467,8 @@ class Bookie:
             self._flush_forced()
 
     def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
-        index = ledger_id % len(self._journals)
-        self._waiting[index].append(WaitingReply(self._journals[index].force(), client, parts))
+        journal = self._journals[ledger_id % len(self._journals)]
+        journal.waiting.append(WaitingReply(journal.thread.force(), client, parts))
 
     def _flush_forced(self) -> None:
         """Begin a flush if forces wait for one and none runs; at the end of a flush this is called again."""
@@ -484,10 +478,11 @@ class Bookie:
     def on_durable(self, journal_index: int, sequence: int) -> None:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
         # A commit by the event loop can be newer than the thread's report of its last group.
-        self._durable[journal_index] = max(self._durable[journal_index], sequence)
+        journal = self._journals[journal_index]
+        journal.durable = max(journal.durable, sequence)
         if self._deferrals.waiting[journal_index]:
             self._deferrals.on_durable(journal_index, sequence)
-        reads = self._send_up_to(journal_index, sequence, self._waiting[journal_index], self._deferred[journal_index])
+        reads = self._send_up_to(journal, sequence, journal.waiting, journal.deferred)
         if reads:
             turn = self._turns.begin(self)
             for read in reads:
@@ -501,10 +496,11 @@ class Bookie:
 
     def on_written(self, journal_index: int, sequence: int) -> None:
         """Answer deferred adds up to `sequence`: it suffices that they were written to the operating system."""
-        self._send_up_to(journal_index, sequence, self._deferred[journal_index])
+        journal = self._journals[journal_index]
+        self._send_up_to(journal, sequence, journal.deferred)
         self._resume_blocked()
 
-    def _send_up_to(self, journal_index: int, sequence: int, *queues: deque[WaitingReply]) -> list[Reading]:
+    def _send_up_to(self, journal: JournalReplies, sequence: int, *queues: deque[WaitingReply]) -> list[Reading]:
         """Send the replies that waited for records up to `sequence`; return the reads that waited for them."""
         replies: dict[ReadClient, list[bytes | memoryview]] = {}
         reads = []
@@ -525,8 +521,7 @@ class Bookie:
         for client, parts in replies.items():
             client.send(parts)
         if batches and self.times.is_on:
-            groups = self._journals[journal_index].group_times
-            self._journal_times[journal_index].note(groups, sequence, batches, self.times.clock_ns())
+            journal.times.note(journal.thread.group_times, sequence, batches, self.times.clock_ns())
         return reads
 
     def checkpoint(self, *, advances_checkpoint: bool = True) -> bool:
@@ -540,7 +535,7 @@ class Bookie:
         if flush.advances_checkpoint:
             self._deferrals.on_flush_begun()
             self._forces.on_flush_begun()
-        self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
+        self._checkpoints.submit(Checkpoint(flush, [journal.thread.take_mark() for journal in self._journals]))
         return True
 
     def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.reads import ReadClient, Reading
 from bookie_service.engine.responses import Parts
+from bookie_service.metrics.requests import JournalTimes
+from bookie_service.storage.journal.journal_thread import JournalThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,22 @@ class WaitingReply:
     begun_by: BookieClient | None = None
 
 
-def clients_of(queues: Iterable[Iterable[WaitingReply]]) -> set[ReadClient]:
-    """Return the clients that replies of these queues wait for."""
-    return {reply.client for queue in queues for reply in queue}
+@dataclass(eq=False, slots=True)
+class JournalReplies:
+    """One journal, and the replies that wait for its records."""
+
+    thread: JournalThread
+    """Writes the records. Constant."""
+    times: JournalTimes
+    """Times of its group commits. Constant."""
+    waiting: deque[WaitingReply] = field(default_factory=deque)
+    """Replies that wait until their record is durable, in order of the records."""
+    deferred: deque[WaitingReply] = field(default_factory=deque)
+    """Replies to adds that need only be written, not synced, in order of the records."""
+    durable: int = 0
+    """The highest sequence that is durable. It never decreases."""
+
+
+def clients_of(journals: Iterable[JournalReplies]) -> set[ReadClient]:
+    """Return the clients for which replies of these journals wait."""
+    return {reply.client for journal in journals for queue in (journal.waiting, journal.deferred) for reply in queue}

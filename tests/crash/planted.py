@@ -76,9 +76,10 @@ def lacless_header() -> Plant:
 def early_lac_answer() -> Plant:
     def make(old: Any) -> Any:
         def write_lac(self: bookie.Bookie, client: Any, *arguments: Any) -> Any:
-            before = [len(waiting) for waiting in self._waiting]
+            queues = [journal.waiting for journal in self._journals]
+            before = [len(waiting) for waiting in queues]
             taken = old(self, client, *arguments)
-            for count, waiting in zip(before, self._waiting):
+            for count, waiting in zip(before, queues):
                 if len(waiting) > count:
                     client.send(waiting[-1].parts)
                     waiting[-1] = dataclasses.replace(waiting[-1], parts=())
