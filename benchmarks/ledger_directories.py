@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.io.files import Buffer, File, LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
@@ -41,7 +41,8 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.storage_class import StorageClass
-from tests.bookie.collecting import KEY, item
+from tests.bookie.collecting import KEY
+from tests.bookie.items import item
 from tests.bookie.serving import Peer, Serving, adds, service_options
 from tests.disks import ROOMY
 

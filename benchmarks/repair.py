@@ -28,7 +28,7 @@ from bkspark.cli.cluster import repair_command
 from bkspark.cli.cluster_process import ClusterProcess
 from bkspark.client import Client
 from bkspark.metadata.underreplication import UnderreplicationStore
-from bookie_service.replication.autorecovery import Cluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.operations import check_cluster
 from bookie_service.replication.options import AutoRecoveryOptions
 
@@ -98,7 +98,7 @@ async def _small(uri: str, cluster: ClusterProcess, ledgers: int, log: Path) -> 
             seconds = time.monotonic() - began
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-            found = await check_cluster(await Cluster.of(client), AutoRecoveryOptions(), lambda _: None)
+            found = await check_cluster(await RepairedCluster.of(client), AutoRecoveryOptions(), lambda _: None)
             return {"ledgers": ledgers, "named": named, "small_s": round(seconds, 1), "ok": found.ok, **counts}
         finally:
             working.cancel()
@@ -119,7 +119,7 @@ async def _large(uri: str, cluster: ClusterProcess, mib: int) -> dict[str, Any]:
         copy_s = time.monotonic() - began
         await client.delete(writer.ledger_id)
         lost.stop()
-        repaired = await Cluster.of(client)
+        repaired = await RepairedCluster.of(client)
         await repaired.store.mark(ledger_id, [lost.id], 0)
         began = time.monotonic()
         assert await repaired.worker("benchmark", AutoRecoveryOptions()).repair_listed([ledger_id]) == 1
