@@ -171,7 +171,7 @@ def failure_is_proof() -> Plant:
 
 def listed_before_own() -> Plant:
     def make(old: Any) -> Any:
-        async def deleted(self: DeletionProofs, pace: Any, *, is_forced: bool) -> np.ndarray:
+        async def deleted(self: DeletionProofs, pace: Any, on_kept: Any, *, is_forced: bool) -> np.ndarray:
             listed = [page async for page in self._metadata_view.listed()]
 
             async def listing() -> AsyncIterator[np.ndarray]:
@@ -179,7 +179,7 @@ def listed_before_own() -> Plant:
                     yield page
 
             with changed(type(self._metadata_view), "listed", lambda old: lambda metadata_view: listing()):
-                return await old(self, pace, is_forced=is_forced)
+                return await old(self, pace, on_kept, is_forced=is_forced)
 
         return deleted
 

@@ -192,7 +192,7 @@ class FullBookie:
             return header is not None and header.fenced
         ledger = self.twin.store.ledger(ledger_id)
         # `fence_sequence` is that of the journal record, 0 where the fence was there when the process began.
-        return ledger is not None and ledger.fenced and ledger.fence_sequence <= self.twin.bookie._durable[0]
+        return ledger is not None and ledger.fenced and ledger.fence_sequence <= self.twin.bookie._journals[0].durable
 
     def _image(self) -> Any:
         return crash_image(self.disk, Loss.LOST, self._cluster.random)
