@@ -91,7 +91,7 @@ class Bookie:
         """Adds that wait for their journal record. Raised when a record is submitted, lowered when replies are sent."""
         self._new_ledgers = NewLedgers(options.new_ledgers_per_s, options.new_ledgers_burst, turns.clock)
         self._begun = BegunLedgers(turns)
-        self._unlooked_bytes = self._room_bytes = 0
+        self._unchecked_bytes = self._room_bytes = 0
         """Bytes added since the disks were checked, and how many may be added until then. Reset by `look_at_disks`."""
         # If one of these does not hold, a single add is handled as a run.
         self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
@@ -183,10 +183,7 @@ class Bookie:
             given_ns = times.clock_ns()
             sequence = journal.thread.submit(records, is_patient=add.is_recovery)
             journal.waiting.append(WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
-        self.added_bytes += add.size
-        self._unlooked_bytes += len(item)
-        if self._unlooked_bytes > self._room_bytes:
-            self.look_at_disks()
+        self._count_added(add.size, len(item))
         return True
 
     def _ledger_of(self, add: SingleAdd) -> Ledger | None:
@@ -248,9 +245,13 @@ class Bookie:
             if taken is not None:
                 self._deferrals.bypassed(taken)
             client.send(replies)
-        self.added_bytes += len(body) - LENGTH_BYTES * len(run)
-        self._unlooked_bytes += len(body)
-        if self._unlooked_bytes > self._room_bytes:
+        self._count_added(len(body) - LENGTH_BYTES * len(run), len(body))
+
+    def _count_added(self, entry_bytes: int, item_bytes: int) -> None:
+        """Count accepted entries, which were copied as items; check the disks if so many bytes could fill them."""
+        self.added_bytes += entry_bytes
+        self._unchecked_bytes += item_bytes
+        if self._unchecked_bytes > self._room_bytes:
             self.look_at_disks()
 
     def _insert(
@@ -364,6 +365,12 @@ class Bookie:
             return ledger.master_key
         return None if self._authorization is None else self._authorization.expected_key(client.connection, ledger_id)
 
+    def _with_key(self, ledger: Ledger | None, ledger_id: int, key: bytes) -> tuple[Ledger, list[Record]]:
+        """Return a ledger, created with this key if it has none yet, and the record of the key then."""
+        if ledger is not None and ledger.master_key != UNKNOWN_KEY:
+            return ledger, []
+        return self._store.create_ledger(ledger_id, key), [key_record([(ledger_id, key)])]
+
     def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> _Fence | None:
         """Fence a ledger, unless the fence is refused. Returns None if there is no room for an unknown ledger now."""
         try:
@@ -376,10 +383,7 @@ class Bookie:
         if status != Status.EOK:
             return None if status is None else _Fence(status)
         index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
-        records = []
-        if ledger is None or ledger.master_key == UNKNOWN_KEY:
-            ledger = self._store.create_ledger(ledger_id, key)
-            records.append(key_record([(ledger_id, key)]))
+        ledger, records = self._with_key(ledger, ledger_id, key)
         if not ledger.fenced:
             self._store.fence(ledger)
             records.append(fence_record([ledger_id]))
@@ -439,10 +443,7 @@ class Bookie:
             client.send(encode(status))
             return None
         journal, begun_by = self._journals[ledger_id % len(self._journals)], client if ledger is None else None
-        records = []
-        if ledger is None or ledger.master_key == UNKNOWN_KEY:
-            ledger = self._store.create_ledger(ledger_id, master_key)
-            records.append(key_record([(ledger_id, master_key)]))
+        ledger, records = self._with_key(ledger, ledger_id, master_key)
         if self._store.advance_lac(ledger, packet):
             records.append(lac_record(ledger_id, packet))
         if records:
@@ -568,7 +569,7 @@ class Bookie:
     def look_at_disks(self) -> None:
         """Check how full the disks are, and accept adds accordingly. Raises OSError if a disk cannot be checked."""
         self._disks.check_now(self._store.waiting_bytes)
-        self._unlooked_bytes, self._room_bytes = 0, self._disks.verdict.room_bytes
+        self._unchecked_bytes, self._room_bytes = 0, self._disks.verdict.room_bytes
         self._store.logs.note_full(self._disks.verdict.full)
 
     def on_checkpoint_stuck(self) -> None:
