@@ -335,3 +335,22 @@ def test_a_damaged_plan_is_listed_and_ended_by_a_command(
         console.json("cluster", "maintenance", bookie, "--despite", "too_few_bookies", *at)
         assert console.json("cluster", "plans", "--end", bookie, *at)["kind"] == "maintenance"
         assert states(console, cluster.uri)[bookie] == "available"
+
+
+def test_bookie_that_starts_with_a_damaged_plan_stays_read_only_until_the_plan_is_removed(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """It was in maintenance, and took new entries after its restart."""
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        at, bookie = ("--uri", cluster.uri), cluster.bookies[0]
+        console.json("cluster", "maintenance", bookie.id, "--reason", "new disk", *at)
+        bookie.stop()
+        asyncio.run(store(cluster.uri, {f"underreplication/plans/{bookie.id}": b"{"}))
+        bookie.restart()
+        assert states(console, cluster.uri)[bookie.id] == "readonly"
+        health = console.fails(10, "cluster", "health", *at).out
+        why = f"bookie_readonly: bookie {bookie.id} is read-only: the plan for bookie {bookie.id} cannot be read"
+        assert why in health
+        assert f"`bkspark cluster plans --end {bookie.id}` removes it" in health
+        console.json("cluster", "plans", "--end", bookie.id, *at)
+        wait_until(lambda: states(console, cluster.uri)[bookie.id] == "available", "the bookie to take entries")
