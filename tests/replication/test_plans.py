@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.metadata.uri import MetadataUri
 from bkspark.version import VERSION
 from tests.cli.console import Console
 from tests.cluster import GuestCluster
@@ -354,3 +357,23 @@ def test_bookie_that_starts_with_a_damaged_plan_stays_read_only_until_the_plan_i
         assert f"`bkspark cluster plans --end {bookie.id}` removes it" in health
         console.json("cluster", "plans", "--end", bookie.id, *at)
         wait_until(lambda: states(console, cluster.uri)[bookie.id] == "available", "the bookie to take entries")
+
+
+def test_restart_that_cannot_be_recorded_leaves_no_plan(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """The bookie stayed read-only, in a maintenance that no command had any more."""
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        at, bookie = ("--uri", cluster.uri), cluster.bookies[0].id
+        kazoo = KazooClient(zookeeper.connect_string)
+        kazoo.start()
+        try:
+            root = MetadataUri.parse(cluster.uri).root
+            kazoo.ensure_path(f"{root}/underreplication")
+            kazoo.create(f"{root}/underreplication/changes", acl=[make_acl("world", "anyone", read=True)])
+        finally:
+            kazoo.stop()
+            kazoo.close()
+        assert f"restart bookie {bookie}" in console.fails(1, "cluster", "restart", bookie, *at).err
+        assert console.json("cluster", "plans", *at) == {"plans": []}
+        wait_until(lambda: states(console, cluster.uri)[bookie] == "available", "the bookie to take entries")
