@@ -34,7 +34,7 @@ def test_no_auth_message_waits_for_start_tls_inside_tls(gate: Gate) -> None:
     assert gate.hold(b"first") == 0
 
 
-def test_limits_before_authentication_count_anew_inside_tls_and_end_a_peer_at_the_next_frame(gate: Gate) -> None:
+def test_limits_before_authentication_count_again_inside_tls_and_end_a_peer_at_the_next_frame(gate: Gate) -> None:
     """What a man in the middle may have sent in clear does not use up the budget of the peer inside TLS."""
     for begins in (lambda: None, lambda: gate.opens_with_tls(None)):
         begins()
