@@ -61,8 +61,10 @@ class PlanFollower:
         """Follow the plan as it is now, then its changes, until `stop`."""
         try:
             await self._refresh()
-        except MetadataError as error:
+        except MetadataFormat as error:
             self._change(DamagedPlan(self._bookie_id, str(error)))
+        except MetadataError as error:
+            self._change(DamagedPlan(self._bookie_id, f"the plan for this bookie is not known yet: {error}"))
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:

@@ -95,7 +95,7 @@ def test_store_that_fails_is_asked_every_second_until_it_answers() -> None:
         await bench.plans.set(PLAN)
         bench.tree.fails = False
         await asyncio.sleep(2)
-        unknown = DamagedPlan(ID, "the metadata store does not answer")
+        unknown = DamagedPlan(ID, "the plan for this bookie is not known yet: the metadata store does not answer")
         assert [plan for _, plan in bench.seen] == [unknown, PLAN]
         # The watch was made, too.
         await bench.plans.end(ID)
