@@ -81,7 +81,7 @@ class ChangedFiles(Generic[T]):
 
     def _make_again(self, stamps: tuple[object, ...]) -> None:
         try:
-            pipe = next(filter(_is_pipe, self._paths), None)
+            pipe = next(filter(is_pipe, self._paths), None)
             if pipe is not None:
                 raise ConfigurationError(f"{pipe} is a pipe, which is read only at the start")
             value = self._make()
@@ -104,7 +104,8 @@ class ChangedFiles(Generic[T]):
         return tuple(map(stamp_of, self._paths))
 
 
-def _is_pipe(path: str) -> bool:
+def is_pipe(path: str) -> bool:
+    """Return whether a path names a pipe. Opening one waits for a program that writes to it."""
     with contextlib.suppress(OSError):
         return stat.S_ISFIFO(os.stat(path).st_mode)
     return False

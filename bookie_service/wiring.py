@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from bookie_service.network import event_loop
 from bookie_service.operation.authorization import RulesFollower, log_kept, log_refusal
 from bookie_service.operation.bookie_metrics import BookieMetrics
 from bookie_service.operation.bookie_operator import BookieOperator, as_json
+from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import SIGHUP, LiveKeys
 from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.stored_counts import StoredCounts
@@ -152,17 +153,18 @@ async def _parts(start: Start, bound: BoundAddress, held: contextlib.AsyncExitSt
     registry = BookieRegistry(tree, configuration.metadata_uri)
     files = await held.enter_async_context(_identified(configuration, registry, bound))
     metadata_view = LedgerMetadataView(tree, configuration.metadata_uri, bookie_id)
-    rules = await _authorization(configuration, metadata_view, held)
-    authorization = None if rules is None else rules.authorization
+    rules = None if configuration.rules_path is None else RulesFile(configuration.rules_path)
+    authorization = None if rules is None else _authorization(rules, metadata_view, held)
     service = BookieService(files, _within_file_limit(configuration.service), authorization)
+    changes = Changes(service.fail)
     if configuration.traces:
         held.callback(trace_output.start(bookie_id))
-    keys = LiveKeys(configuration, start.file, start.settings)
+    keys = LiveKeys(configuration, start.file, start.settings, changes)
     keys.parts.append(partial(_apply, service))
     log_output.log_start(f"bookie {bound.bookie_id}", configuration, bookie=bound.bookie_id)
-    operator = BookieOperator(bookie_id, service, keys, files)
-    if rules is not None:
-        operator.reload_rules = rules.reload
+    operator = BookieOperator(bookie_id, service, keys, files, changes)
+    if rules is not None and authorization is not None:
+        operator.reload_rules = _follow_rules(RulesFollower(rules, authorization, changes), held)
     operator.restore_status()
     follower = PlanFollower(BookiePlans(tree, configuration.metadata_uri), bookie_id, operator.follow)
     await follower.start()
@@ -228,7 +230,7 @@ async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> Non
     _mode_changed(operator, registration)
     directories = [each for each in configuration.service.ledger_directories if not parts.files.is_closed(each)]
     async with (
-        control.serving(directories, LiveCommands(operator, service.fail), _permits(parts.authorization)),
+        control.serving(directories, LiveCommands(operator), _permits(parts.authorization)),
         _repairing(configuration, parts.bound.bookie_id, service.registry, operator.keys),
     ):
         with event_loop.TimedCollections():
@@ -325,21 +327,22 @@ def _within_file_limit(options: ServiceOptions) -> ServiceOptions:
     return dataclasses.replace(options, store=dataclasses.replace(options.store, open_files_max=allowed))
 
 
-async def _authorization(
-    configuration: Configuration, metadata_view: LedgerMetadataView, held: contextlib.AsyncExitStack
-) -> RulesFollower | None:
-    """Return what keeps the rules file in force; None: there is no such file. Raises ConfigurationError."""
-    if configuration.rules_path is None:
-        return None
-    source = RulesFile(configuration.rules_path)
+def _authorization(
+    source: RulesFile, metadata_view: LedgerMetadataView, held: contextlib.AsyncExitStack
+) -> Authorization:
+    """Return the authorization by the rules of a file. Raises ConfigurationError."""
     rules = source.read()
     lookups = LedgerLookups(metadata_view)
     held.callback(lookups.close)
-    follower = RulesFollower(source, Authorization(rules, lookups.look_up, log_refusal))
+    logger.info("authorization is on: %d rules of %s are in force", len(rules), source.path)
+    return Authorization(rules, lookups.look_up, log_refusal)
+
+
+def _follow_rules(follower: RulesFollower, held: contextlib.AsyncExitStack) -> Callable[[str], Awaitable[None]]:
+    """Keep the rules file in force; return what reads it now."""
     follower.start()
     held.push_async_callback(follower.stop)
-    logger.info("authorization is on: %d rules of %s are in force", len(rules), source.path)
-    return follower
+    return follower.reload
 
 
 def _apply(service: BookieService, configuration: Configuration) -> None:

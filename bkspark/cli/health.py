@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--watch", action="store_true", help="repeat the check until Ctrl-C")
     parser.add_argument(
-        "--exit-when-healthy", action="store_true", help="with --watch: exit when the cluster is healthy"
+        "--exit-when-healthy",
+        action="store_true",
+        help="with --watch: exit when the cluster is healthy, or with --can-stop when the bookie may be stopped",
     )
     parser.add_argument(
         "--can-stop",

@@ -170,8 +170,8 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     # The copies are replaced if this command dies in the middle and the bookie does not come back.
     plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)
     await store_plan(stored, plan, lambda there: False)
-    await record_by(client, f"restart bookie {bookie}")
     try:
+        await record_by(client, f"restart bookie {bookie}")
         if arguments.command is None:
             await until_mode(client, bookie, "readonly")
             progress(f"{what}: restarts")

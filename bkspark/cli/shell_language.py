@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ Options = argparse.Namespace
 VerbRun = Callable[["Shell", Options], int]
 """Runs a verb with its options; returns the exit code."""
 _INT64 = 1 << 64
+_DIGITS = {"long": re.compile("[0-9]{1,19}"), "hex": re.compile("[0-9a-fA-F]{1,16}")}
+"""Ledger ids in two formats. `int` would take more for a number, such as 1_0."""
 _REPLACING = (("bookie",), ("dump",), ("cluster", "recover"), ("cluster", "decommission"), ("ledger", "repair"))
 """The beginnings of commands that replace their process: the shell runs them as child processes."""
 
@@ -184,15 +187,14 @@ class Shell:
 
     def ledger_id(self, text: str) -> int:
         """Return a ledger's id in the chosen format. Raises Failure."""
-        try:
-            if self.id_format == "uuid":
+        found = -1
+        if self.id_format == "uuid":
+            with contextlib.suppress(ValueError):
                 found = uuid.UUID(text).int % _INT64
-            else:
-                found = int(text, 16 if self.id_format == "hex" else 10)
-        except ValueError:
-            raise Failure(f"{text!r} is not the id of a ledger in format {self.id_format}") from None
+        elif _DIGITS[self.id_format].fullmatch(text):
+            found = int(text, 16 if self.id_format == "hex" else 10)
         if not 0 <= found < 1 << 63:
-            raise Failure(f"{text!r} is not the id of a ledger")
+            raise Failure(f"{text!r:.50} is not the id of a ledger in format {self.id_format}")
         return found
 
 

@@ -110,37 +110,41 @@ async def _once(arguments: argparse.Namespace) -> int:
 
 async def _live(screen: Any, arguments: argparse.Namespace) -> None:
     import asyncio
+    import contextlib
     import curses
 
     from bkspark.client import Client
     from bkspark.tasks import end_all
 
-    curses.curs_set(0)
+    with contextlib.suppress(curses.error):  # a terminal of type vt100 or ansi cannot hide its cursor
+        curses.curs_set(0)
     screen.nodelay(True)
     sort, offset = arguments.sort, 0
     view = TopView(arguments.uri, "", problem="asking the cluster ...")
     net, zookeeper = client_net(arguments), client_zookeeper(arguments)
-    async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
-        watch = Watch(client, arguments)
-        looking = asyncio.ensure_future(watch.look_often(arguments.interval))
-        try:
-            while True:
-                if looking.done():
-                    looking.result()
-                view = watch.view or view
-                _draw(screen, view, sort, offset)
-                key = screen.getch()
-                if key in (ord("q"), ord("Q")):
-                    return
-                if key in (ord("s"), ord("S")):
-                    sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
-                elif key in (curses.KEY_DOWN, curses.KEY_UP):
-                    step = 1 if key == curses.KEY_DOWN else -1
-                    offset = max(0, min(len(view.bookies) - 1, offset + step))
-                elif key == -1:
-                    await asyncio.sleep(KEYS_S)
-        finally:
-            await end_all([looking])
+    # Not connected before the first screen is drawn: that may take long.
+    client = Client(cluster_uri(arguments), net=net, zookeeper=zookeeper)
+    watch = Watch(client, arguments)
+    looking = asyncio.ensure_future(watch.look_often(arguments.interval))
+    try:
+        while True:
+            if looking.done():
+                looking.result()
+            view = watch.view or view
+            _draw(screen, view, sort, offset)
+            key = screen.getch()
+            if key in (ord("q"), ord("Q")):
+                return
+            if key in (ord("s"), ord("S")):
+                sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+            elif key in (curses.KEY_DOWN, curses.KEY_UP):
+                step = 1 if key == curses.KEY_DOWN else -1
+                offset = max(0, min(len(view.bookies) - 1, offset + step))
+            elif key == -1:
+                await asyncio.sleep(KEYS_S)
+    finally:
+        await end_all([looking])
+        await client.close()
 
 
 def _draw(screen: Any, view: TopView, sort: str, offset: int) -> None:

@@ -83,6 +83,11 @@ class TopView:
     problem: str = ""
     """Why the cluster could not be read; "": it could."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the cluster was ever read. Otherwise there is nothing to say about it."""
+        return bool(self.time)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -200,7 +205,7 @@ def _heads(view: TopView, sort: str) -> list[str]:
     return [
         f"bkspark top  {view.time}  {view.cluster}",
         view.problem or f"{counts}; {_number(adds, 20)} adds/s, {_mib(size, 20)} MiB/s",
-        f"{repair}; sorted by {sort}",
+        f"{repair}; sorted by {sort}" if view.is_known else "",
     ]
 
 
@@ -219,6 +224,8 @@ def _cell(column: Column, text: str) -> str:
 
 
 def _ledgers(view: TopView, width: int) -> list[str]:
+    if not view.is_known:
+        return []
     rows = sorted(view.ledgers, key=lambda row: (-row.entries, row.ledger))
     busy = [row for row in rows if row.entries > 0]
     if not busy:

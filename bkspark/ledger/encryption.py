@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bkspark.changed_files import is_pipe
 from bkspark.entries import EntryBatch
-from bkspark.errors import DecryptionFailed
+from bkspark.errors import ConfigurationError, DecryptionFailed
 from bkspark.options import check
 from bkspark.secret_files import read_file
 from bkspark.wire.encrypted_entries import KEY_BYTES, RECORD_KEY, EncryptionRecord, EntryOpener, EntrySealer, KeyRing
@@ -73,6 +74,10 @@ class EncryptionOptions:
     def _ring(self) -> tuple[KeyRing, str]:
         assert self.key_file is not None
         shown = f"{self.option} {self.key_file}"
+        if is_pipe(self.key_file):
+            raise ConfigurationError(
+                f"{shown}: it is a pipe, which has its keys once, and they are read for each ledger: give a file"
+            )
         return KeyRing.parse(read_file(self.key_file, shown), shown), shown
 
 

@@ -226,7 +226,8 @@ def _aads(ledger_id: int, first_entry: int, count: int) -> list[bytes]:
     """Return the AADs of consecutive entries; each ends with the entry's nonce."""
     ids = np.empty(count, _IDS)
     ids["ledger"] = ledger_id
-    ids["entry"] = np.arange(first_entry, first_entry + count)
+    # A range that ended beyond the last id of 64 bits would be rounded.
+    ids["entry"] = np.arange(count) + first_entry
     octets = ids.tobytes()
     return [octets[at : at + _AAD_BYTES] for at in range(0, _AAD_BYTES * count, _AAD_BYTES)]
 

@@ -32,8 +32,6 @@ from bookie_service.settings.arguments import describe, fail
 
 COLLECT = "collect"
 SUSPENDABLE = ("minor", "major", "collection")
-_READING = ("state", "limbo")
-"""The commands that change nothing."""
 LIMBO_PAGE = 1000
 ANSWER_S_MAX = 60.0
 """Commands that do no long work need far less time than this."""
@@ -45,10 +43,8 @@ Request = Mapping[str, Any]
 class LiveCommands:
     """Carries out requests of the control socket."""
 
-    def __init__(self, operator: BookieOperator, fail: Callable[[BaseException], None]) -> None:
-        """`fail(error)` ends the bookie: after an unexpected error of a change, state may be half changed."""
+    def __init__(self, operator: BookieOperator) -> None:
         self._operator = operator
-        self._fail = fail
         self._commands: dict[str, Callable[[Request, str], Awaitable[dict[str, Any]]]] = {
             "state": self._state,
             COLLECT: self._collect,
@@ -69,14 +65,7 @@ class LiveCommands:
         if command is None:
             known = ", ".join(self._commands)
             raise Refused(f"not a request: {str(request['do'])[:100]!r} is not one of {known}")
-        try:
-            return await command(request, who)
-        except (BookKeeperError, ConfigurationError, OSError):
-            raise
-        except Exception as error:
-            if request["do"] not in _READING:
-                self._fail(error)
-            raise
+        return await command(request, who)
 
     async def _state(self, request: Request, who: str) -> dict[str, Any]:
         return as_json(self._operator.state())

@@ -35,6 +35,7 @@ from bookie_service.admin.http.routing import Routes, heartbeat
 from bookie_service.admin.service_manager import ServiceManager
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.metrics.families import Registry
+from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.operation.long_operations import LongOperations
 from bookie_service.operation.process_metrics import process_families
@@ -134,7 +135,13 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
     recovery = AutoRecovery.of_cluster(uri, who, configuration.auto_recovery)
     commands = ClusterCommands(uri, who, configuration.auto_recovery)
     operations, registry = LongOperations(), Registry()
-    keys = LiveKeys(configuration, arguments.config, dict(settings(arguments)))
+    defects: list[BaseException] = []
+
+    def end_with(defect: BaseException) -> None:
+        defects.append(defect)
+        stopping.set()
+
+    keys = LiveKeys(configuration, arguments.config, dict(settings(arguments)), Changes(end_with))
     keys.parts += [lambda new: log_output.set_level(new.log_level), lambda new: recovery.set_options(new.auto_recovery)]
     registry.add(functools.partial(recovery_families, recovery, ""))
     registry.add(process_families)
@@ -161,6 +168,8 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, keys, manager)
         manager.ready(_REPAIRING)
         await stopping.wait()
+        if defects:
+            raise defects[0]
         why = "a signal requested it"
         manager.stopping(why)
         logger.info("autorecovery stops: %s", why, extra={"event": "stop", "attributes": {"reason": why}})

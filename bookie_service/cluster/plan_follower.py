@@ -1,7 +1,8 @@
 """Follows what operators plan for this bookie in the metadata store: maintenance, a drain, quarantine.
 
 The plan's node is watched, and also read every minute, so that a missed change does not last. While the store does not
-answer, the last plan stays in force, but it ends at its time.
+answer, or the plan cannot be read, the last plan stays in force, but it ends at its time. A bookie that has just
+started knows no last plan. It may be in maintenance, so it is read-only until it knows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from bkspark.errors import MetadataError, MetadataFormat
 from bkspark.failure_log import RepeatedFailure
 from bkspark.log_limit import place_of
-from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
+from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans, DamagedPlan
 from bkspark.tasks import end_all
 from bkspark.wall_clock import wall_clock_ms
 
@@ -25,13 +26,16 @@ _RETRY_S = 1.0
 
 
 class PlanFollower:
-    """Calls `follow(plan)` for each change. None: there is no plan, or its time is over. For one event loop."""
+    """Calls `follow(plan)` for each change. None: there is no plan, or its time is over. For one event loop.
+
+    A `DamagedPlan` is followed at the start alone.
+    """
 
     def __init__(
         self,
         plans: BookiePlans,
         bookie_id: str,
-        follow: Callable[[BookiePlan | None], None],
+        follow: Callable[[BookiePlan | DamagedPlan | None], None],
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`now_ms()`: the time of day, in ms since 1970."""
@@ -39,7 +43,7 @@ class PlanFollower:
         self._plans = plans
         self._bookie_id = bookie_id
         self._follow = follow
-        self._plan: BookiePlan | None = None
+        self._plan: BookiePlan | DamagedPlan | None = None
         """The plan that was last followed; None: there was none."""
         self._failure = RepeatedFailure(
             logger,
@@ -55,8 +59,12 @@ class PlanFollower:
 
     async def start(self) -> None:
         """Follow the plan as it is now, then its changes, until `stop`."""
-        with contextlib.suppress(MetadataError):
+        try:
             await self._refresh()
+        except MetadataFormat as error:
+            self._change(DamagedPlan(self._bookie_id, str(error)))
+        except MetadataError as error:
+            self._change(DamagedPlan(self._bookie_id, f"the plan for this bookie is not known yet: {error}"))
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
@@ -98,15 +106,15 @@ class PlanFollower:
     async def _refresh(self) -> None:
         self._change(await self._plans.find(self._bookie_id))
 
-    def _change(self, plan: BookiePlan | None) -> None:
-        if plan is not None and plan.is_over(self._now_ms()):
+    def _change(self, plan: BookiePlan | DamagedPlan | None) -> None:
+        if isinstance(plan, BookiePlan) and plan.is_over(self._now_ms()):
             plan = None
         if plan != self._plan:
             self._follow(plan)
             self._plan = plan
 
     async def _sleep(self, pause_s: float) -> None:
-        if self._plan is not None and self._plan.until_ms:
+        if isinstance(self._plan, BookiePlan) and self._plan.until_ms:
             pause_s = min(pause_s, max(0.01, (self._plan.until_ms - self._now_ms()) / 1000))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

@@ -16,6 +16,7 @@ from bkspark.log_limit import place_of
 from bkspark.security.authorization import ADMIN, ANY_RIGHT, RIGHTS, Rules
 from bookie_service.engine.authorization import Authorization, RefusedRequests
 from bookie_service.operation.audit import audit
+from bookie_service.operation.changes import Changes
 
 logger = logging.getLogger("bookie_service.audit")
 
@@ -74,9 +75,12 @@ class RulesSource(Protocol):
 class RulesFollower:
     """Puts the rules of a file in force whenever the file changes. For the event loop."""
 
-    def __init__(self, source: RulesSource, authorization: Authorization, look_s: float = LOOK_S) -> None:
+    def __init__(
+        self, source: RulesSource, authorization: Authorization, changes: Changes, look_s: float = LOOK_S
+    ) -> None:
         """`look_s`: the pause between two checks of the file."""
         self._look_s = look_s
+        self._changes = changes
         self._source = source
         self.authorization = authorization
         self._reading = asyncio.Lock()
@@ -114,8 +118,10 @@ class RulesFollower:
         async with self._reading:
             rules = await asyncio.to_thread(read)
             if rules is not None:
-                self.authorization.set_rules(rules)
-                audit(who, f"{len(rules)} authorization rules of {self._source.path} are in force", rules=len(rules))
+                with self._changes.half_done():
+                    self.authorization.set_rules(rules)
+                    what = f"{len(rules)} authorization rules of {self._source.path} are in force"
+                    audit(who, what, rules=len(rules))
 
 
 def log_kept(error: ConfigurationError) -> None:

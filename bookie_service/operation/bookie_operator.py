@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.errors import BookKeeperError
-from bkspark.metadata.bookie_plans import QUARANTINE, BookiePlan
+from bkspark.metadata.bookie_plans import QUARANTINE, BookiePlan, DamagedPlan
 from bkspark.one_line import one_line
 from bkspark.version import VERSION
 from bkspark.wall_clock import wall_clock_ms
 from bookie_service.formats.bookie_status import BookieStatus
 from bookie_service.gc.collection_status import CollectionStatus, PassReport
 from bookie_service.operation.audit import audit
+from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
 from bookie_service.storage import layout
@@ -112,13 +113,16 @@ class BookieState:
 class BookieOperator:
     """The commands of one bookie. For its event loop."""
 
-    def __init__(self, bookie_id: str, service: BookieService, keys: LiveKeys, files: LocalFiles) -> None:
+    def __init__(
+        self, bookie_id: str, service: BookieService, keys: LiveKeys, files: LocalFiles, changes: Changes
+    ) -> None:
         self.bookie_id = bookie_id
         self.keys = keys
         self.phase = "starting"
         """"starting", "serving" or "stopping", in this order."""
         self._service = service
         self._files = files
+        self._changes = changes
         self._status_file = StatusFile(files, list(map(layout.current, service.options.ledger_directories)))
         self._registration: Registered | None = None
         """The registration; None until `serve`."""
@@ -154,25 +158,32 @@ class BookieOperator:
 
     # ---- plans in the metadata store ----
 
-    def follow(self, plan: BookiePlan | None) -> None:
-        """Do what an operator planned for this bookie. None: the plan is over.
+    def follow(self, plan: BookiePlan | DamagedPlan | None) -> None:
+        """Do what an operator planned for this bookie. None: there is no plan, or it is over.
+
+        A plan that cannot be read sets the bookie read-only: what it demanded of a bookie before it started is unknown.
 
         Raises:
             OSError: a disk cannot be checked.
         """
+        if isinstance(plan, DamagedPlan):
+            self._set_planned(plan.problem)
+            return
         before, self._plan = self._plan, plan
-        reason = "" if plan is None or not plan.sets_read_only else _planned(plan)
+        self._set_planned("" if plan is None or not plan.sets_read_only else _planned(plan))
+        if plan is not None and (before is None or _planned(before) != _planned(plan)):
+            audit(plan.who, f"plan {_planned(plan)}", kind=plan.kind, reason=plan.reason, until_ms=plan.until_ms)
+        elif plan is None and before is not None:
+            # The node does not say who deleted it, or its time was over. A command that ends a plan has its own record.
+            audit("plan", f"the plan for this bookie is over: {_planned(before)}")
+        self._restart_if_planned()
+
+    def _set_planned(self, reason: str) -> None:
         if self.phase == "starting":
             self._service.disks.set_planned(reason)
         elif self.phase == "serving":
             self._service.set_planned(reason)
             self._service.on_mode_change()
-        if plan is None:
-            # The node does not say who deleted it, or its time was over. A command that ends a plan has its own record.
-            audit("plan", f"the plan for this bookie is over{'' if before is None else f': {_planned(before)}'}")
-        elif before is None or _planned(before) != _planned(plan):
-            audit(plan.who, f"plan {_planned(plan)}", kind=plan.kind, reason=plan.reason, until_ms=plan.until_ms)
-        self._restart_if_planned()
 
     def _restart_if_planned(self) -> None:
         plan = self._plan
@@ -183,9 +194,10 @@ class BookieOperator:
         """Stop the process in order and start it again, with the same command line. Raises NotServing."""
         self.service  # noqa: B018  raises where nothing is to be restarted
         if self.restart_word is None:
-            audit(who, "restart the bookie")
-            self.restart_word = word
-            self.on_restart()
+            with self._changes.half_done():
+                audit(who, "restart the bookie")
+                self.restart_word = word
+                self.on_restart()
 
     @property
     def is_registered_read_only(self) -> bool:
@@ -332,19 +344,20 @@ class BookieOperator:
             raise Refused("the configuration makes the bookie read-only: forceReadOnlyBookie is true")
         if is_read_only and not service.options.disks.read_only_mode:
             raise Refused("the configuration does not allow it: readOnlyModeEnabled is false")
+        reason = one_line(reason)[:OPERATORS_REASON_MAX]
         async with self._changing:
-            reason = one_line(reason)[:OPERATORS_REASON_MAX]
             is_changed = is_read_only != disks.is_set_read_only
             if is_changed or (is_read_only and reason):
-                if is_changed and self.keys.configuration.keeps_status:
-                    status = BookieStatus(is_read_only, wall_clock_ms())
-                    await asyncio.to_thread(self._status_file.write, status)
-                reason = reason or f"set by {who}"
-                service.set_read_only(reason if is_read_only else "")
-                # The reason alone may be new.
-                service.on_mode_change()
-                what = f"set read-only ({reason})" if is_read_only else "set writable"
-                audit(who, what, read_only=is_read_only, reason=reason)
+                with self._changes.half_done():
+                    if is_changed and self.keys.configuration.keeps_status:
+                        status = BookieStatus(is_read_only, wall_clock_ms())
+                        await asyncio.to_thread(self._status_file.write, status)
+                    reason = reason or f"set by {who}"
+                    service.set_read_only(reason if is_read_only else "")
+                    # The reason alone may be new.
+                    service.on_mode_change()
+                    what = f"set read-only ({reason})" if is_read_only else "set writable"
+                    audit(who, what, read_only=is_read_only, reason=reason)
         if self._registration is not None:
             # Another change need not wait for this one's.
             await self._registration.settled()
@@ -376,14 +389,15 @@ class BookieOperator:
     def _set_suspended(self, who: str, value: bool, *, minor: bool, major: bool, collection: bool) -> None:
         status = self.collection()
         verb = "suspend" if value else "resume"
-        for is_meant, field, what in (
-            (minor, "is_minor_suspended", "minor compaction"),
-            (major, "is_major_suspended", "major compaction"),
-            (collection, "is_suspended", "garbage collection"),
-        ):
-            if is_meant and getattr(status, field) is not value:
-                setattr(status, field, value)
-                audit(who, f"{verb} {what}", what=what, suspended=value)
+        with self._changes.half_done():
+            for is_meant, field, what in (
+                (minor, "is_minor_suspended", "minor compaction"),
+                (major, "is_major_suspended", "major compaction"),
+                (collection, "is_suspended", "garbage collection"),
+            ):
+                if is_meant and getattr(status, field) is not value:
+                    setattr(status, field, value)
+                    audit(who, f"{verb} {what}", what=what, suspended=value)
 
 
 def _planned(plan: BookiePlan) -> str:

@@ -11,6 +11,7 @@ from bkspark.configuration_files import read
 from bkspark.errors import ConfigurationError
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.operation.audit import audit
+from bookie_service.operation.changes import Changes
 from bookie_service.replication.options import RepairOptions
 from bookie_service.settings.configuration import Configuration, configure, is_secret
 from bookie_service.settings.table import TABLE
@@ -52,8 +53,10 @@ class LiveKeys:
         configuration: Configuration,
         path: Path | None,
         settings: Mapping[str, str],
+        changes: Changes,
     ) -> None:
         """`path`, `settings`: what the bookie was started with."""
+        self._changes = changes
         self.configuration = configuration
         """The configuration in force. Replaced by each change."""
         self._path = path
@@ -104,6 +107,9 @@ class LiveKeys:
             logger.info("SIGHUP: the configuration was read again, %d keys changed", len(found.changed))
         except ConfigurationError as error:
             logger.error("SIGHUP: the configuration is not read again, and nothing changes: %s", error)
+        except Exception:
+            # The caller must still report that the reload is over. Whether the process ends is decided by now.
+            logger.exception("SIGHUP: the configuration is not read again: this is a defect")
 
     def notes(self, keys: Iterable[str]) -> list[str]:
         """Return a line for each of these keys whose value is not used as given."""
@@ -118,13 +124,15 @@ class LiveKeys:
             for key in sorted(LIVE_KEYS)
             if before.values.get(key) != values.get(key)
         }
-        for apply in self.parts:
-            apply(after)
-        self.configuration = after
+        with self._changes.half_done():
+            for apply in self.parts:
+                apply(after)
+            self.configuration = after
+            for key, (old, new) in changed.items():
+                what = f"set {key}={new or 'its default'} (before: {old or 'its default'})"
+                audit(who, what, key=key, old=old, new=new)
         for note in self.notes(changed):
             logger.warning("%s", note)
-        for key, (old, new) in changed.items():
-            audit(who, f"set {key}={new or 'its default'} (before: {old or 'its default'})", key=key, old=old, new=new)
         return changed
 
     def shown(self) -> dict[str, str]:

@@ -7,8 +7,17 @@ import asyncio
 import pytest
 
 from bkspark.metadata.uri import MetadataUri
+from bookie_service.operation.changes import Changes
 
 URI = MetadataUri.parse("zk://h/ledgers")
+
+
+def _end_never(error: BaseException) -> None:
+    raise AssertionError("an error that may have left state half changed") from error
+
+
+STEADY = Changes(_end_never)
+"""The changes of a process that no error of a test may end."""
 
 
 class Registration:

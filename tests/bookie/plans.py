@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bkspark.errors import MetadataError
-from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlan, BookiePlans
+from bkspark.metadata.bookie_plans import MAINTENANCE, BookiePlan, BookiePlans, DamagedPlan
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
@@ -44,11 +44,11 @@ class Bench:
         self.store = MemoryStore()
         self.tree = Unsteady(self.store, 77, 10.0)
         self.plans = BookiePlans(self.store.session(), URI)
-        self.seen: list[tuple[float, BookiePlan | None]] = []
+        self.seen: list[tuple[float, BookiePlan | DamagedPlan | None]] = []
         self.error: Exception | None = None
         self.follower = PlanFollower(BookiePlans(self.tree, URI), ID, self._follow, now_ms)
 
-    def _follow(self, plan: BookiePlan | None) -> None:
+    def _follow(self, plan: BookiePlan | DamagedPlan | None) -> None:
         if self.error is not None:
             raise self.error
         self.seen.append((round(now_s(), 1), plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,12 +12,18 @@ import pytest
 
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
+from bookie_service.admin.http.access import HttpAccess
+from bookie_service.admin.http.api_v1 import BookieApi
+from bookie_service.admin.http.routing import Routes
+from bookie_service.admin.http.server import serving
 from bookie_service.admin.live_commands import LiveCommands
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.operation.bookie_operator import BookieOperator, NotServing, Refused
+from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
 from bookie_service.settings.configuration import configure
+from bookie_service.settings.http_options import HttpLimits, HttpOptions
 from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.operator_parts import URI, Registration, audited
 from tests.bookie.serving import no_suspects, service_options
@@ -29,7 +36,9 @@ class Bench:
     def __init__(self, service: BookieService) -> None:
         self.service = service
         self.registration = Registration()
-        self.operator = BookieOperator("b:1", service, LiveKeys(configure({}), None, {}), LocalFiles())
+        changes = Changes(service.fail)
+        keys = LiveKeys(configure({}), None, {}, changes)
+        self.operator = BookieOperator("b:1", service, keys, LocalFiles(), changes)
 
 
 def run(directory: Path, test: Callable[[Bench], Awaitable[None]]) -> None:
@@ -150,7 +159,7 @@ def test_collection_leaves_out_what_is_suspended(tmp_path: Path, caplog: pytest.
 
 def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        commands = LiveCommands(bench.operator, bench.service.fail)
+        commands = LiveCommands(bench.operator)
         await commands({"do": "suspend"}, "amy")
         state = bench.operator.state()
         assert (state.compaction_suspended, state.collection_suspended) == (("minor", "major"), False)
@@ -164,7 +173,7 @@ def test_suspend_and_resume_without_words_mean_both_compactions(tmp_path: Path) 
 
 def test_request_of_another_form_is_refused(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        commands = LiveCommands(bench.operator, bench.service.fail)
+        commands = LiveCommands(bench.operator)
         for request in (
             {"do": "suspend", "what": [["minor"]]},
             {"do": "suspend", "what": "minor"},
@@ -181,29 +190,102 @@ def test_request_of_another_form_is_refused(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_unexpected_error_of_a_change_ends_the_bookie(tmp_path: Path) -> None:
+class Defect(RuntimeError):
+    """A defect in the middle of a change."""
+
+
+def _raise(*_: object) -> None:
+    raise Defect("planted")
+
+
+async def by_socket(bench: Bench, command: str, path: str, body: str) -> None:
+    with pytest.raises(Defect):
+        await LiveCommands(bench.operator)(json.loads(command), "amy")
+
+
+async def by_http(bench: Bench, command: str, path: str, body: str) -> None:
+    routes = Routes()
+    BookieApi(bench.operator).add_to(routes)
+    async with serving("127.0.0.1", 0, "httpServerPort", routes.answer, HttpLimits(), HttpAccess(HttpOptions())) as at:
+        reader, writer = await asyncio.open_connection("127.0.0.1", at)
+        head = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(f"{head}{body}".encode())
+        assert b" 500 " in await reader.readline()
+        writer.close()
+
+
+def break_mode_change(bench: Bench) -> None:
+    bench.service.on_mode_change = _raise
+
+
+def break_second_part(bench: Bench) -> None:
+    bench.operator.keys.parts += [lambda configuration: None, _raise]
+
+
+@pytest.mark.parametrize("ask", [by_socket, by_http])
+@pytest.mark.parametrize(
+    ("break_part", "command", "path", "body"),
+    [
+        (break_mode_change, '{"do": "read-only"}', "/api/v1/bookie/state/readonly", '{"readOnly": true}'),
+        (
+            break_second_part,
+            '{"do": "set", "keys": {"compactionRateByBytes": "7"}}',
+            "/api/v1/config/server_config",
+            '{"compactionRateByBytes": "7"}',
+        ),
+    ],
+)
+def test_unexpected_error_in_the_middle_of_a_change_ends_the_bookie_whichever_face_asked(
+    tmp_path: Path,
+    ask: Callable[[Bench, str, str, str], Awaitable[None]],
+    break_part: Callable[[Bench], None],
+    command: str,
+    path: str,
+    body: str,
+) -> None:
     """docs/architecture.md, unexpected errors: state may be half changed."""
 
     async def test(bench: Bench) -> None:
-        defect = RuntimeError("planted")
+        break_part(bench)
+        await ask(bench, command, path, body)
+        assert isinstance(bench.service.failed.result(), Defect)
 
-        def restart() -> None:
-            raise defect
-
-        bench.operator.on_restart = restart
-        with pytest.raises(RuntimeError, match="planted"):
-            await LiveCommands(bench.operator, bench.service.fail)({"do": "restart"}, "amy")
-        assert bench.service.failed.result() is defect
-
-    with pytest.raises(RuntimeError, match="planted"):
+    with pytest.raises(Defect):
         run(tmp_path, test)
+
+
+def test_unexpected_error_of_a_restart_ends_the_bookie(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.operator.on_restart = _raise
+        with pytest.raises(Defect):
+            await LiveCommands(bench.operator)({"do": "restart"}, "amy")
+        assert isinstance(bench.service.failed.result(), Defect)
+
+    with pytest.raises(Defect):
+        run(tmp_path, test)
+
+
+def test_unexpected_error_of_a_check_before_the_change_does_not_end_the_bookie(tmp_path: Path) -> None:
+    """No state is half changed: an odd request of one operator must not end the bookie of all clients."""
+
+    class Odd:
+        def __str__(self) -> str:
+            raise Defect("planted")
+
+    async def test(bench: Bench) -> None:
+        with pytest.raises(Defect):
+            await LiveCommands(bench.operator)({"do": "read-only", "reason": Odd()}, "amy")
+        assert not bench.service.failed.done()
+        assert not bench.operator.is_read_only
+
+    run(tmp_path, test)
 
 
 def test_error_of_a_command_that_reads_or_is_refused_does_not_end_the_bookie(tmp_path: Path) -> None:
     async def test() -> None:
         service = BookieService(LocalFiles(), service_options(tmp_path))
         operator = Bench(service).operator
-        commands = LiveCommands(operator, service.fail)
+        commands = LiveCommands(operator)
         with pytest.raises(NotServing):
             await commands({"do": "suspend"}, "amy")
         # A storage that was not opened has no list of limbo.

@@ -27,6 +27,7 @@ from bookie_service.settings.configuration import configure
 from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.child import BookieChild
 from tests.bookie.http_process import HTTP, answer, call
+from tests.bookie.operator_parts import STEADY
 from tests.polling import wait_until
 
 PATTERNS_OF_DASHBOARDS = {
@@ -366,9 +367,9 @@ def test_probe_of_a_bookie_that_starts_gets_503(tmp_path: Path) -> None:
     async def asked() -> list[tuple[int, bytes]]:
         configuration = configure(settings)
         service = BookieService(LocalFiles(), configuration.service)
-        keys = LiveKeys(configuration, None, settings)
+        keys = LiveKeys(configuration, None, settings, STEADY)
         routes = Routes()
-        BookieApi(BookieOperator("127.0.0.1:3181", service, keys, LocalFiles())).add_to(routes)
+        BookieApi(BookieOperator("127.0.0.1:3181", service, keys, LocalFiles(), STEADY)).add_to(routes)
         replies = []
         for path in ("is_ready", "gc_details", "state", "info"):
             try:

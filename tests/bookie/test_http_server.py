@@ -291,6 +291,33 @@ def test_an_answer_that_fails_in_its_middle_ends_the_connection_without_an_end_o
     assert line in caplog.text
 
 
+def test_change_is_completed_although_its_peer_has_left() -> None:
+    """A change that is cancelled in its middle would be half done, without a line in the audit log."""
+
+    async def test() -> list[str]:
+        began, may_end, seen = asyncio.Event(), asyncio.Event(), []
+
+        async def change(request: HttpRequest) -> HttpResponse:
+            if request.method == "PUT":
+                began.set()
+                await may_end.wait()
+                seen.append("changed")
+            return plain("done")
+
+        access = HttpAccess(HttpOptions())
+        async with asyncio.timeout(30), serving("127.0.0.1", 0, "httpServerPort", change, LIMITS, access) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head(b"PUT /"))
+            await began.wait()
+            writer.transport.abort()
+            for _ in range(2):
+                assert status_of(await asyncio.to_thread(talk, port, head(b"GET /"))) == 200
+                may_end.set()
+        return seen
+
+    assert asyncio.run(test()) == ["changed"]
+
+
 def test_a_text_that_utf8_cannot_have_is_shown_escaped() -> None:
     """Half a pair of surrogates: JSON may name one, for example in a key that an error repeats."""
     assert plain("no key \ud800").body == b"no key \\ud800"

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, QUARANTINE, BookiePlan
+from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, QUARANTINE, BookiePlan, DamagedPlan
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.formats.bookie_status import STATUS_NAME
 from bookie_service.operation.bookie_operator import RESTARTED_FOR, BookieOperator, NotServing, Refused
+from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import LiveKeys
 from bookie_service.service import BookieService
 from bookie_service.settings.configuration import configure
 from bookie_service.storage.io.files import LocalFiles
-from tests.bookie.operator_parts import URI, Registration, audited
+from tests.bookie.operator_parts import STEADY, URI, Registration, audited
 from tests.bookie.serving import no_suspects, service_options
 from tests.disks import ROOMY_DISKS
 from tests.polling import until
@@ -37,7 +38,9 @@ class Started:
     def __init__(self, directory: Path, values: dict[str, str] | None = None, **disks: bool) -> None:
         options = service_options(directory, disks=replace(ROOMY_DISKS, **disks))
         self.service = BookieService(LocalFiles(), options)
-        self.operator = BookieOperator("b:1", self.service, LiveKeys(configure(values or {}), None, {}), LocalFiles())
+        changes = Changes(self.service.fail)
+        keys = LiveKeys(configure(values or {}), None, {}, changes)
+        self.operator = BookieOperator("b:1", self.service, keys, LocalFiles(), changes)
         self.modes: list[bool] = []
         """What the cluster was to hear about, in order: whether new ledgers must not choose the bookie."""
         self.restarts = 0
@@ -154,7 +157,7 @@ def test_last_of_two_changes_counts_though_the_first_one_is_still_being_stored(t
     async def test(bookie: Started) -> None:
         await bookie.serve()
         files = HeldStatus()
-        operator = BookieOperator("b:1", bookie.service, bookie.operator.keys, files)
+        operator = BookieOperator("b:1", bookie.service, bookie.operator.keys, files, STEADY)
         operator.serve(bookie.registration)
         first = asyncio.ensure_future(operator.set_read_only(True, "amy"))
         await until(files.is_asked.is_set, "the write of the first status")
@@ -226,6 +229,26 @@ def test_plan_takes_effect_whenever_it_comes_and_ends_with_it(
             f"audit: amy: plan {kind} by amy: new disk",
             f"audit: plan: the plan for this bookie is over: {kind} by amy: new disk",
         ]
+
+    run(lambda: Started(tmp_path), test)
+
+
+def test_bookie_whose_plan_cannot_be_read_at_its_start_is_read_only_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have been drained or maintained before. No operator changed anything, so the audit log has no line."""
+    caplog.set_level("INFO", "bookie_service.audit")
+    damaged = DamagedPlan("b:1", "the plan for bookie b:1 cannot be read: `bkspark cluster plans --end b:1` removes it")
+
+    async def test(bookie: Started) -> None:
+        bookie.operator.follow(damaged)
+        await bookie.serve()
+        state = bookie.operator.state()
+        assert (state.read_only, state.reason, state.plan) == (True, damaged.problem, "")
+        assert not state.set_by_operator
+        bookie.operator.follow(None)
+        assert (bookie.operator.is_read_only, bookie.modes[-1]) == (False, False)
+        assert audited(caplog) == []
 
     run(lambda: Started(tmp_path), test)
 
@@ -312,7 +335,7 @@ class DeniedFiles(LocalFiles):
 def test_files_of_a_failing_disk_are_left_out_and_another_error_is_one(tmp_path: Path, code: int) -> None:
     async def test(bookie: Started) -> None:
         await bookie.serve()
-        operator = BookieOperator("b:1", bookie.service, bookie.operator.keys, DeniedFiles(code))
+        operator = BookieOperator("b:1", bookie.service, bookie.operator.keys, DeniedFiles(code), STEADY)
         assert operator.disk_files("journal")
         if code == errno.EIO:
             assert operator.disk_files("index") == []

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from bkspark.metadata.bookie_plans import DRAIN, BookiePlan
+from bkspark.metadata.bookie_plans import DRAIN, BookiePlan, DamagedPlan
 from bookie_service.cluster.plan_follower import PlanFollower
 from tests.bookie.plans import ID, PLAN, START_MS, Bench, run
 
@@ -95,11 +95,12 @@ def test_store_that_fails_is_asked_every_second_until_it_answers() -> None:
         await bench.plans.set(PLAN)
         bench.tree.fails = False
         await asyncio.sleep(2)
-        assert [plan for _, plan in bench.seen] == [PLAN]
+        unknown = DamagedPlan(ID, "the plan for this bookie is not known yet: the metadata store does not answer")
+        assert [plan for _, plan in bench.seen] == [unknown, PLAN]
         # The watch was made, too.
         await bench.plans.end(ID)
         await asyncio.sleep(0.5)
-        assert [plan for _, plan in bench.seen] == [PLAN, None]
+        assert [plan for _, plan in bench.seen] == [unknown, PLAN, None]
 
     run(test)
 
@@ -139,6 +140,26 @@ def test_plan_that_cannot_be_read_is_left_until_it_changes(caplog: pytest.LogCap
         await bench.plans.end(ID)
         await asyncio.sleep(1)
         assert [plan for _, plan in bench.seen] == [PLAN, None]
+
+    run(test)
+
+
+def test_plan_that_cannot_be_read_at_the_start_is_followed_as_such_until_it_changes() -> None:
+    """Before it started, the bookie may have been drained or maintained: it must not take adds as if it had no plan."""
+
+    async def test(bench: Bench) -> None:
+        await bench.plans.set(PLAN)
+        await bench.store.session().set(f"/ledgers/underreplication/plans/{ID}", b"{", -1)
+        await bench.follower.start()
+        ((at_s, plan),) = bench.seen
+        assert isinstance(plan, DamagedPlan)
+        assert (at_s, plan.bookie) == (0.0, ID)
+        assert f"`bkspark cluster plans --end {ID}` removes it" in plan.problem
+        await asyncio.sleep(150)
+        assert len(bench.seen) == 1, "it is followed once"
+        await bench.plans.end(ID)
+        await asyncio.sleep(1)
+        assert bench.seen[1:] == [(150.0, None)]
 
     run(test)
 
@@ -183,7 +204,7 @@ def test_follower_that_was_not_started_can_be_stopped() -> None:
 def test_time_of_a_plan_is_the_time_of_day() -> None:
     async def test(bench: Bench) -> None:
         now = int(time.time() * 1000)
-        seen: list[BookiePlan | None] = []
+        seen: list[BookiePlan | DamagedPlan | None] = []
         for until_ms, expected in ((now - 60_000, 0), (now + 3_600_000, 1)):
             await bench.plans.set(replace(PLAN, until_ms=until_ms))
             follower = PlanFollower(bench.plans, ID, seen.append)

@@ -128,6 +128,17 @@ def test_number_that_is_too_wide_for_its_column_is_not_cut(value: float, width: 
         assert number == pytest.approx(50.0 if text == "50.0" else value, rel=0.01), line
 
 
+def test_screen_says_nothing_of_a_cluster_that_was_never_read() -> None:
+    """It said that no ledger lacked copies, and that none grew, while the cluster did not answer."""
+    lines = render(TopView("zk://h/ledgers", "", problem="the metadata store does not answer"), 80, 24)
+    assert [line.split() for line in lines if line.strip()] == [
+        ["bkspark", "top", "zk://h/ledgers"],
+        ["the", "metadata", "store", "does", "not", "answer"],
+        ["BOOKIE", "STATE", "ADDS/S", "MiB/S", "P99", "MS", "FSYNC", "DISK%", "QUEUE"],
+        ["q", "quit", "s", "sort", "arrows", "scroll"],
+    ]
+
+
 def test_figures_that_are_not_finite_are_left_out() -> None:
     """JSON has no NaN and no infinity: `--json` printed them, and no other program could read it."""
     watch = Watch(None, build_parser().parse_args(["top", "--uri", "zk://h/ledgers"]))  # type: ignore[arg-type]
@@ -224,3 +235,18 @@ def test_top_is_live_in_a_terminal_and_prints_once(
     assert all(each["bytes"] > 0 and each["disk"] > 0 for each in writing)
     assert any(each["log"] == "events" for each in view["ledgers"])
     assert "needs a terminal" in console.fails(2, "top").err
+
+
+@pytest.mark.cluster
+@needs_tmux
+@pytest.mark.parametrize("kind", ["xterm", "vt100"])
+def test_top_shows_its_screen_in_any_terminal_and_before_the_cluster_answers(tmp_path: Path, kind: str) -> None:
+    """Serial consoles and old terminals cannot hide the cursor: it is seen, and nothing else differs."""
+    command = f"env TERM={kind} {sys.executable} -m bkspark.cli top --uri zk://127.0.0.1:1/ledgers"
+    terminal = Terminal(tmp_path, 80, 24, command)
+    try:
+        wait_until(lambda: "q quit" in terminal.screen(), "the screen", 60)
+        terminal("send-keys", "-t", "top", "q")
+        wait_until(lambda: not terminal("list-sessions"), "the command to end", 60)
+    finally:
+        terminal.end()

@@ -10,6 +10,7 @@ import pytest
 from bkspark.client import AdvancedLedgerWriter, EncryptionOptions, NetOptions, SnapshotReader
 from bkspark.core.metadata import LedgerState
 from bkspark.errors import ConfigurationError, DecryptionFailed, LedgerFenced
+from bkspark.ledger.encryption import opening_metadata
 from bkspark.wire.encrypted_entries import RECORD_KEY, TAG_BYTES
 from tests.ledger.in_process import InProcessCluster, read_all, run
 from tests.polling import until
@@ -278,6 +279,13 @@ def test_the_records_name_is_taken_and_a_bad_key_file_creates_nothing(tmp_path, 
         assert [ledger async for ledger in cluster.client().ledgers()] == []
 
     run(tmp_path, test)
+
+
+def test_a_plan_keeps_what_opens_entries_and_nothing_else() -> None:
+    """Without the record a task would take encrypted bytes for rows. Other custom metadata would make plans large."""
+    custom = {RECORD_KEY: b"record", "application": b"bkspark"}
+    assert opening_metadata(custom) == {RECORD_KEY: b"record"}
+    assert opening_metadata({"application": b"bkspark"}) == {}
 
 
 @pytest.mark.parametrize(("field", "value"), [("key_file", 5), ("option", None), ("shows_sealed", 1)])

@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.metadata.uri import MetadataUri
 from bkspark.version import VERSION
 from tests.cli.console import Console
 from tests.cluster import GuestCluster
@@ -335,3 +338,42 @@ def test_a_damaged_plan_is_listed_and_ended_by_a_command(
         console.json("cluster", "maintenance", bookie, "--despite", "too_few_bookies", *at)
         assert console.json("cluster", "plans", "--end", bookie, *at)["kind"] == "maintenance"
         assert states(console, cluster.uri)[bookie] == "available"
+
+
+def test_bookie_that_starts_with_a_damaged_plan_stays_read_only_until_the_plan_is_removed(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """It was in maintenance, and took new entries after its restart."""
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        at, bookie = ("--uri", cluster.uri), cluster.bookies[0]
+        console.json("cluster", "maintenance", bookie.id, "--reason", "new disk", *at)
+        bookie.stop()
+        asyncio.run(store(cluster.uri, {f"underreplication/plans/{bookie.id}": b"{"}))
+        bookie.restart()
+        assert states(console, cluster.uri)[bookie.id] == "readonly"
+        health = console.fails(10, "cluster", "health", *at).out
+        why = f"bookie_readonly: bookie {bookie.id} is read-only: the plan for bookie {bookie.id} cannot be read"
+        assert why in health
+        assert f"`bkspark cluster plans --end {bookie.id}` removes it" in health
+        console.json("cluster", "plans", "--end", bookie.id, *at)
+        wait_until(lambda: states(console, cluster.uri)[bookie.id] == "available", "the bookie to take entries")
+
+
+def test_restart_that_cannot_be_recorded_leaves_no_plan(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, console: Console
+) -> None:
+    """The bookie stayed read-only, in a maintenance that no command had any more."""
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        at, bookie = ("--uri", cluster.uri), cluster.bookies[0].id
+        kazoo = KazooClient(zookeeper.connect_string)
+        kazoo.start()
+        try:
+            root = MetadataUri.parse(cluster.uri).root
+            kazoo.ensure_path(f"{root}/underreplication")
+            kazoo.create(f"{root}/underreplication/changes", acl=[make_acl("world", "anyone", read=True)])
+        finally:
+            kazoo.stop()
+            kazoo.close()
+        assert f"restart bookie {bookie}" in console.fails(1, "cluster", "restart", bookie, *at).err
+        assert console.json("cluster", "plans", *at) == {"plans": []}
+        wait_until(lambda: states(console, cluster.uri)[bookie] == "available", "the bookie to take entries")

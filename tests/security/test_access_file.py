@@ -60,6 +60,29 @@ def test_tokens_and_certificates_have_the_roles_of_their_lines(tmp_path: Path) -
     assert file.role_of(Principal("CN=The Boss", "certificate")) is Role.NONE
 
 
+def test_a_hash_that_differs_in_any_byte_is_that_of_another_token(tmp_path: Path) -> None:
+    digest = hashlib.sha256(SECRET.encode()).digest()
+    for at in range(len(digest)):
+        other = bytearray(digest)
+        other[at] ^= 1
+        file = AccessFile(written(tmp_path, f"token read one sha256:{other.hex()}\ntoken read two {HASHED}\n"), KEY)
+        assert file.of_token(SECRET) is None, at
+
+
+def test_mark_of_a_principal_changes_with_its_token_and_does_not_disclose_it(tmp_path: Path) -> None:
+    """docs/security.md: a session ends when the token that began it is replaced."""
+    marks = []
+    for token in (SECRET, HASHED, SECRET):
+        file = AccessFile(written(tmp_path, f"token read one {token}\ntoken read two other-token-of-length\n"), KEY)
+        marks.append(file.mark(Principal("one", "token")))
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        assert token not in marks[-1]
+        assert digest not in marks[-1]
+        assert file.mark(Principal("two", "token")) != marks[-1]
+        assert file.mark(Principal("three", "token")) == file.mark(Principal("one", "certificate")) == ""
+    assert marks[0] == marks[2] != marks[1]
+
+
 def test_a_file_of_one_word_is_one_token_that_may_do_everything(tmp_path: Path) -> None:
     digest = hashlib.sha256(HASHED.encode()).hexdigest()
     for word, token in ((HASHED, HASHED), (f"sha256:{digest}", HASHED), ("aB3+/~._-c0pQ9Zw==", "aB3+/~._-c0pQ9Zw==")):

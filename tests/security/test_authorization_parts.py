@@ -38,6 +38,7 @@ from bookie_service.engine.authorization import Authorization, Found, RefusedReq
 from bookie_service.operation.authorization import RulesFollower, log_refusal
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.control_reports import ledgers, report
+from tests.bookie.operator_parts import STEADY
 from tests.bookie.serving import KEY, Serving, adds, service_options
 from tests.polling import wait_until
 from tests.security.certificates import Authority
@@ -316,7 +317,7 @@ def test_bad_change_keeps_the_rules_and_is_one_log_line(tmp_path: Path, caplog: 
     async def run() -> None:
         file = RulesFile(str(path))
         authorization = authorization_with(file.read())
-        follower = RulesFollower(file, authorization, look_s=0.01)
+        follower = RulesFollower(file, authorization, STEADY, look_s=0.01)
         follower.start()
         before = authorization.rules
         path.write_text("* nothing *\n")
@@ -361,7 +362,7 @@ def test_a_look_that_fails_unexpectedly_is_logged_and_later_changes_still_count(
         file = FailsOnce(str(path))
         authorization = authorization_with(file.read())
         before = authorization.rules
-        follower = RulesFollower(file, authorization, look_s=0.01)
+        follower = RulesFollower(file, authorization, STEADY, look_s=0.01)
         follower.start()
         async with asyncio.timeout(30):
             while not caplog.records:

@@ -157,6 +157,8 @@ def test_other_ledgers_are_not_selected(ledgers: str, facts: LedgerFacts) -> Non
         ("digest:bob read, write *", 1, "'' is not a right"),
         ("digest:bob * *", 1, "cannot have a \\*"),
         ("digest:bob admin log:x", 1, "admin is a right on the bookie"),
+        ("digest:bob read,admin log:x", 1, "admin is a right on the bookie"),
+        ("digest:bob read,admin * log:x", 1, "admin is a right on the bookie"),
         ("digest:bob read x", 1, "'x' does not name ledgers: write"),
         ("digest:bob read ledger:x", 1, "does not name ledgers"),
         ("digest:bob read log:", 1, "empty pattern"),

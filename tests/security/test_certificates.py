@@ -63,6 +63,24 @@ def der(leaf: Leaf) -> bytes:
 # ---- formats ----
 
 
+def test_no_side_of_tls_compresses_or_negotiates_again(authority: Authority, leaf: Leaf) -> None:
+    """docs/security.md: TLS 1.2 and 1.3 are served, without compression and renegotiation."""
+    for options, is_server in ((of_bookie(leaf), True), (TlsOptions(trust_store=authority.pem), False)):
+        context = TlsContext(options, is_server=is_server).current()
+        wanted = ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        assert context.options & wanted == wanted
+
+
+def test_bookie_gives_no_ticket_with_which_a_session_of_tls_1_3_resumes(authority: Authority, leaf: Leaf) -> None:
+    """docs/security.md: TLS 1.3 without resumption. A resumed session would outlive a certificate that is withdrawn."""
+    client = ssl.create_default_context(cafile=authority.pem)
+    end = shown_to(client, TlsContext(of_bookie(leaf), is_server=True).current())
+    with contextlib.suppress(ssl.SSLWantReadError):
+        end.read()
+    assert end.version() == "TLSv1.3"
+    assert end.session is None or not end.session.has_ticket
+
+
 @pytest.mark.parametrize("declared", [None, StoreType.PKCS12, StoreType.JKS])
 def test_first_bytes_of_a_store_decide_not_its_type(
     authority: Authority, leaf: Leaf, password: str, declared: StoreType | None

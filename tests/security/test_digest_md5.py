@@ -45,6 +45,18 @@ def test_both_sides_prove_the_password(user: str) -> None:
     assert server.user == user
 
 
+def test_nothing_may_follow_the_end_of_an_exchange() -> None:
+    """A bookie that repeats its proof begins nothing again, and neither does a client that repeats its response."""
+    server, client = exchange()
+    response = client.step(server.step(client.first()))
+    assert response is not None
+    proof = server.step(response)
+    assert client.step(proof) is None
+    for side, again in ((client, proof), (server, response), (server, b"")):
+        with pytest.raises(SaslFailure):
+            side.step(again)
+
+
 def test_response_in_the_form_of_apaches_client_is_taken() -> None:
     """As it came from a Java client: authzid is in it, and in the hash."""
     server, _ = exchange()

@@ -9,7 +9,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bookie_service.network.authentication import ListenerAuthentication
-from bookie_service.network.gate import Gate
+from bookie_service.network.gate import BYTES_MAX, REQUESTS_MAX, Gate
 from bookie_service.network.tls_socket import CLEAR_BYTES_MAX, CLEAR_MESSAGES_MAX, TlsFailure, TlsSocket
 from bookie_service.network.waiting_peers import WaitingPeers
 from tests.bookie.simulated_connections import SimulatedSocket, SteppedLoop
@@ -32,6 +32,17 @@ def test_only_the_first_auth_message_waits_for_start_tls(gate: Gate) -> None:
 def test_no_auth_message_waits_for_start_tls_inside_tls(gate: Gate) -> None:
     gate.opens_with_tls(None)
     assert gate.hold(b"first") == 0
+
+
+def test_limits_before_authentication_count_again_inside_tls_and_end_a_peer_at_the_next_frame(gate: Gate) -> None:
+    """What a man in the middle may have sent in clear does not use up the budget of the peer inside TLS."""
+    for begins in (lambda: None, lambda: gate.opens_with_tls(None)):
+        begins()
+        assert [gate.spend(1) for _ in range(REQUESTS_MAX)] == [""] * REQUESTS_MAX
+        assert f"it sent more than {REQUESTS_MAX} requests before it was {gate.missing}" in gate.spend(1)
+    gate.opens_with_tls(None)
+    assert gate.spend(BYTES_MAX) == ""
+    assert f"it sent more than {BYTES_MAX} bytes before it was authenticated" in gate.spend(1)
 
 
 class Peer:

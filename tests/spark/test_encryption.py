@@ -88,6 +88,29 @@ def test_a_stream_writes_and_reads_encrypted_logs(table: Table, spark: SparkSess
         copy.read("id bigint").count()
 
 
+def test_a_stream_without_the_key_ends_with_that_error_and_goes_on_with_the_key(
+    table: Table, spark: SparkSession, keys: str, tmp_path: Path
+) -> None:
+    """Nothing was read or written without the key, so the checkpoint is that of the first batch."""
+    table.write(spark.range(10), encryptionKeyFile=keys)
+    copy = type(table)(spark, table.uri, f"{table.log}-copy")
+    reasons = (
+        ({}, "is encrypted with key '2026-11', and no key file is given: give option 'encryptionKeyFile'"),
+        ({"encryptionKeyFile": key_file(tmp_path / "wrong", "2026-11", octet=9)}, "another key '2026-11' than option"),
+        ({"encryptionKeyFile": keys}, ""),
+    )
+    for options, reason in reasons:
+        source = table.stream(startingOffsets="earliest", **options)
+        writer = source.writeStream.format("bookkeeper").options(uri=table.uri, log=copy.log)
+        query = writer.option("checkpointLocation", str(tmp_path / "copy")).trigger(availableNow=True).start()
+        if reason:
+            with pytest.raises(Exception, match=reason):
+                query.awaitTermination(120)
+        else:
+            assert query.awaitTermination(120)
+    assert sorted(row.id for row in copy.read().collect()) == list(range(10))
+
+
 def test_a_view_of_sql_reads_and_writes(table: Table, spark: SparkSession, keys: str) -> None:
     options = f"uri '{table.uri}', log '{table.log}', encryptionKeyFile '{keys}'"
     table.write(spark.range(3), encryptionKeyFile=keys)

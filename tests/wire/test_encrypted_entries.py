@@ -106,7 +106,7 @@ def test_nonces_of_all_entries_and_of_ledgers_nearby_differ() -> None:
 
     seen = set()
     for ledger_id in (0, 1, 5):
-        for first in (0, (1 << 32) - 2, ENTRY_ID_MAX - 3):
+        for first in (0, (1 << 32) - 2, ENTRY_ID_MAX - 2):
             seen |= {aad[4:] for aad in encrypted_entries._aads(ledger_id, first, 3)}
     assert len(seen) == 27
 
@@ -230,6 +230,37 @@ def test_a_wrong_key_file_is_refused_without_showing_a_key(text: str) -> None:
 def test_a_damaged_record_is_one_error_and_never_a_clear_ledger(stored: bytes) -> None:
     with pytest.raises(DecryptionFailed, match=r"ledger 5 is encrypted, but its custom metadata"):
         EncryptionRecord.of(5, {RECORD_KEY: stored})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": 2},
+        {"version": "1"},
+        {"cipher": "AES-128-GCM"},
+        {"cipher": "aes-256-gcm"},
+        {"keyId": ""},
+        {"keyId": "a b"},
+        {"keyId": "a\n"},
+        {"keyId": "a" * 65},
+        {"wrappedKey": base64.b64encode(bytes(39)).decode()},
+        {"wrappedKey": base64.b64encode(bytes(41)).decode()},
+        {"wrappedKey": base64.b64encode(bytes(40)).decode() + "\n"},
+    ],
+)
+def test_a_record_with_one_wrong_field_is_not_used(wrong: dict[str, object]) -> None:
+    """A later version may mean something else by the same fields."""
+    right = {
+        "version": 1,
+        "cipher": "AES-256-GCM",
+        "keyId": "a",
+        "wrappedKey": base64.b64encode(bytes(40)).decode(),
+    }
+    found = EncryptionRecord.of(5, {RECORD_KEY: json.dumps(right).encode()})
+    assert found is not None
+    assert (found.key_id, found.wrapped_key) == ("a", bytes(40))
+    with pytest.raises(DecryptionFailed, match=r"ledger 5 is encrypted, but its custom metadata"):
+        EncryptionRecord.of(5, {RECORD_KEY: json.dumps({**right, **wrong}).encode()})
 
 
 def test_no_repr_shows_a_key() -> None:

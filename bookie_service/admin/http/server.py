@@ -4,8 +4,8 @@ Everything that a peer may use up has a limit (`HttpLimits`): connections, bytes
 for a request to come, for a response to be taken, and between requests. A request that exceeds a limit, or is not HTTP,
 is answered with a status if possible, and the connection is closed. If there are too many connections, one that waits
 for its peer is closed, so silent peers cannot block others. A connection serves one request at a time, and reads the
-next one only after the response. A handler that fails unexpectedly is answered 500 and logged; it never ends the
-process.
+next one only after the response. A handler that fails unexpectedly is answered 500 and logged. Whether that ends the
+process is decided where state is changed (`operation.changes`).
 
 `HttpAccess` determines which caller sends a request, and what it may do. With TLS a connection is served after its
 handshake (`bkspark.tls.gate`).
