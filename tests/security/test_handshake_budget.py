@@ -42,6 +42,11 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
+    @property
+    def planned(self) -> int:
+        """How many calls are planned."""
+        return len(self._calls)
+
 
 class Peer:
     """A connection whose handshake begins."""
@@ -102,10 +107,13 @@ def test_the_newest_begins_first() -> None:
 def test_handshakes_that_are_completed_cost_nothing_and_let_others_begin() -> None:
     bench = Bench()
     peers = [bench.begin(str(number)) for number in range(MOST)]
-    bench.begin("waits")
+    for name in ("waits", "waits, too"):
+        bench.begin(name)
     bench.give_back(peers[0])
-    assert bench.begun[-1] == "waits"
+    assert bench.begun[MOST:] == ["waits, too"], "one for each"
     bench.give_back(peers[1])
+    assert bench.begun[MOST:] == ["waits, too", "waits"]
+    bench.give_back(peers[2])
     for number in range(10 * MOST):
         peer = bench.begin(f"more {number}")
         assert bench.begun[-1] == f"more {number}"
@@ -125,18 +133,48 @@ def test_a_peer_that_is_gone_does_not_begin_and_takes_nothing_from_the_budget() 
     bench.budget.discard(Peer(bench, "never seen", "10.0.0.2"))
 
 
-def test_budgets_of_addresses_that_were_not_used_up_are_forgotten() -> None:
+def test_one_timer_for_each_address_is_enough() -> None:
     bench = Bench()
-    for number in range(3000):
-        bench.begin(str(number), f"10.1.{number // 250}.{number % 250}")
-        bench.machine.run(EACH_S / 100)
-    assert len(bench.budget._addresses) <= 1001
-    for _ in range(MOST + 1):
-        bench.begin("flood")
-    bench.machine.run(EACH_S / 2)
-    for number in range(3000):
-        bench.begin("another", f"10.2.{number // 250}.{number % 250}")
-    assert bench.begun.count("flood") == MOST
+    for number in range(100):
+        bench.begin(str(number))
+    for _ in range(5):
+        assert bench.machine.planned == 1
+        bench.machine.run(EACH_S)
+
+
+def others(bench: Bench, count: int = 1500) -> None:
+    """Have other addresses begin one handshake each."""
+    for number in range(count):
+        bench.begin("another's", f"10.1.{number // 250}.{number % 250}")
+
+
+def test_addresses_whose_budget_is_whole_again_are_forgotten() -> None:
+    bench = Bench()
+    others(bench)
+    assert len(bench.budget._addresses) == 1500, "they have begun one each"
+    bench.machine.run(EACH_S)
+    late = bench.begin("late")
+    assert len(bench.budget._addresses) == 1
+    gone = Peer(bench, "gone", "10.1.0.0")
+    bench.give_back(gone)
+    bench.budget.discard(gone)
+    bench.give_back(late)
+
+
+def test_used_budgets_and_handshakes_that_wait_are_remembered_however_many_addresses_there_are() -> None:
+    bench = Bench()
+    for _ in range(MOST):
+        bench.begin("used", "10.0.0.8")
+    peers = [bench.begin("flood") for _ in range(MOST + 1)]
+    others(bench)
+    bench.begin("used", "10.0.0.8")
+    assert bench.begun.count("used") == bench.begun.count("flood") == MOST
+    # The event loop stood still, and its timers are late.
+    bench.machine.now += SECONDS
+    others(bench)
+    bench.budget.discard(peers[-1])
+    bench.machine.run(0)
+    assert (bench.begun.count("used"), bench.begun.count("flood")) == (MOST + 1, MOST)
 
 
 @pytest.fixture
