@@ -36,7 +36,7 @@ from bookie_service.network.event_loop import turn_began
 from bookie_service.network.listener import Acceptor, Listener
 from bookie_service.network.local_reads import LocalReadServer
 from bookie_service.network.memory_budget import MemoryBudget
-from bookie_service.network.tls_handshakes import ListenerTls
+from bookie_service.network.tls_handshakes import HandshakeThread, ListenerTls
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.settings.users import user_name
 from bookie_service.storage import layout
@@ -95,7 +95,8 @@ class BookieService:
         """The check of ledgers in limbo, or None. Set once, by `start_collecting`."""
         self._flushed: list[asyncio.Future[None]] = []
         """Calls of `_flush` that wait until a checkpoint has ended or is known to have no space."""
-        self._tls = None if options.tls is None else ListenerTls(options.tls)
+        self._handshakes = HandshakeThread(self._post, self.fail)
+        self._tls = None if options.tls is None else ListenerTls(options.tls, self._handshakes.run)
         self._authentication = (
             None if options.authentication is None else ListenerAuthentication(options.authentication)
         )
@@ -409,6 +410,7 @@ class BookieService:
         for connection in self._connections.all():
             connection.close()
         self._memory_budget.close()
+        self._handshakes.stop()
         self._fetches.stop()
 
     def _start_threads(self, storage: Storage) -> None:

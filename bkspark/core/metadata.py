@@ -96,6 +96,8 @@ class LedgerMetadata:
     format_version: int = 3
     """The version of the stored form: 1 and 2 are text, 3 is protobuf."""
     unknown_fields: bytes = field(default=b"", repr=False)
+    creation: int = field(default=0, repr=False, compare=False)
+    """Which node of the metadata store they come from (`bkspark.metadata.tree.Stat`); 0: unknown. Not stored."""
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)

@@ -32,6 +32,8 @@ CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
 _CTOKEN_BITS = 62
+_CTOKEN_FORMAT = 3
+"""Earlier forms of metadata have no token."""
 _HEAD = re.compile("HOB-[0-9]{10}")
 """The name of a generator of long ids."""
 NO_LEDGER = -1
@@ -94,7 +96,7 @@ class LedgerStore:
             MetadataError: the store failed.
         """
         manager = await self.manager()
-        metadata = replace(metadata, ctoken=1 + secrets.randbits(_CTOKEN_BITS))
+        metadata = replace(metadata, ctoken=1 + secrets.randbits(_CTOKEN_BITS), creation=0)
         data = encoding.encode(metadata)
         for _ in range(CREATE_TRIES_MAX):
             chosen = await self._generate_id(manager) if ledger_id is None else ledger_id
@@ -214,7 +216,7 @@ class LedgerStore:
             metadata = encoding.decode(data, ledger_id)
         except MetadataFormat as error:
             raise MetadataFormat(f"metadata node {path} cannot be read: {error}", ledger_id=ledger_id) from None
-        return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
+        return _versioned(metadata, stat)
 
     async def as_created(self, ledger_id: int) -> Check:
         """Return the check, for a transaction, that a ledger's metadata are those of its creation."""
@@ -232,20 +234,25 @@ class LedgerStore:
         effect; if the version is the old one, the same bytes are written again. At most one of these writes takes
         effect, even if one arrives late.
 
+        A version does not tell a ledger from one that was created under its id after its deletion. So the node is read
+        first: only if the other ledger comes between this read and the write, and has the expected version, is it
+        written over.
+
         Raises:
             MetadataVersion: another client changed it.
-            NoSuchLedger: it was deleted.
+            NoSuchLedger: it was deleted. There may be another ledger with its id.
             MetadataError: the store failed, and it is unknown whether the write took effect; or it refuses the write,
                 which took no effect, and `is_outage` is False.
         """
         path = await self._path(ledger_id)
-        metadata = replace(metadata, ctoken=0)
+        before, metadata = metadata, replace(metadata, ctoken=0)
         data = encoding.encode(metadata)
         try:
             for _ in range(WRITE_TRIES_MAX):
+                await self._require_same(path, ledger_id, before)
                 stat = await self._write_once(path, data, version)
                 if stat is not None:
-                    return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
+                    return _versioned(metadata, stat)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
         except MetadataVersion as error:
@@ -254,6 +261,22 @@ class LedgerStore:
             f"the metadata of ledger {ledger_id}: the connection was lost {WRITE_TRIES_MAX} times; "
             "whether the write took effect is unknown"
         )
+
+    async def _require_same(self, path: str, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Raise NoSuchLedger if a ledger's node is certainly another one than that of some metadata."""
+        try:
+            stored, stat = await self._tree.get(path)
+        except NoSuchNode:
+            # The write tells whether this server only lags behind.
+            return
+        if not metadata.creation:
+            # `create` does not learn the number of its change. The token is stored until the first change.
+            has_token = metadata.ctoken and metadata.format_version >= _CTOKEN_FORMAT and not stat.version
+            is_other = bool(has_token) and encoding.decode(stored, ledger_id).ctoken != metadata.ctoken
+        else:
+            is_other = is_another(metadata.creation, stat.creation)
+        if is_other:
+            raise another_ledger(ledger_id)
 
     async def _write_once(self, path: str, data: bytes, version: int) -> Stat | None:
         """Write a node; None if the connection was lost and the write has not taken effect."""
@@ -319,6 +342,22 @@ class LedgerStore:
     async def watch(self, ledger_id: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback()` when a ledger's metadata may have changed; return what ends that."""
         return await self._tree.watch(await self._path(ledger_id), callback)
+
+
+def _versioned(metadata: LedgerMetadata, stat: Stat) -> Versioned:
+    return Versioned(replace(metadata, creation=stat.creation), stat.version, stat.ctime_ms, stat.mtime_ms)
+
+
+def is_another(before: int, creation: int) -> bool:
+    """Return whether a node that this change created is certainly another one than that of metadata, by its `creation`
+    (0: unknown). An older one is what a server shows that lags behind."""
+    return 0 < before < creation
+
+
+def another_ledger(ledger_id: int) -> NoSuchLedger:
+    """Return the error that a ledger was deleted, and another one has its id."""
+    why = f"ledger {ledger_id} does not exist any more: it was deleted, and another one was created under its id"
+    return NoSuchLedger(why, ledger_id=ledger_id)
 
 
 async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> LedgerManager:

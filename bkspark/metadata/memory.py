@@ -44,6 +44,8 @@ class _Node:
     """When it was created."""
     mtime_ms: int
     """When it was last written."""
+    creation: int
+    """The number of the change that created it."""
     owner: int = 0
     """The session that owns an ephemeral node; 0 for a persistent one."""
     version: int = 0
@@ -57,7 +59,13 @@ class _Node:
         children = len(self.children)
         # Each child was created, and those that are gone were deleted.
         return Stat(
-            self.version, self.ctime_ms, self.mtime_ms, self.owner, children, child_changes=2 * self.sequence - children
+            self.version,
+            self.ctime_ms,
+            self.mtime_ms,
+            self.owner,
+            children,
+            2 * self.sequence - children,
+            self.creation,
         )
 
 
@@ -70,8 +78,10 @@ class MemoryStore:
         """Faults of writes to come, by the number of the write. Each is used once."""
         self.writes = 0
         """The number of writes so far."""
-        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0)}
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0)}
         """All nodes, by path. A node's parent exists."""
+        self._creations = 0
+        """How many nodes were created, also by changes that were undone."""
         self._next_session = 1
         """The id that the next session gets."""
         self._watches: list[tuple[str, bool, Callback]] = []
@@ -157,7 +167,8 @@ class MemoryStore:
                 raise NodeExists(f"metadata node {path} exists already")
             parent.sequence += 1
             parent.children.add(path.rpartition("/")[2])
-            self._nodes[path] = _Node(operation.data, self.now_ms, self.now_ms, owner)
+            self._creations += 1
+            self._nodes[path] = _Node(operation.data, self.now_ms, self.now_ms, self._creations, owner)
             undo.append((path, None))
             return [path]
         node = self.node(operation.path)
@@ -166,7 +177,8 @@ class MemoryStore:
                 f"metadata node {operation.path} has version {node.version}, not the expected {operation.version}"
             )
         if isinstance(operation, Set):
-            undo.append((operation.path, _Node(node.data, node.ctime_ms, node.mtime_ms, node.owner, node.version)))
+            before = _Node(node.data, node.ctime_ms, node.mtime_ms, node.creation, node.owner, node.version)
+            undo.append((operation.path, before))
             node.data = operation.data
             node.mtime_ms = self.now_ms
             node.version += 1

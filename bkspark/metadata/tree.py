@@ -24,6 +24,7 @@ class Stat:
     version: of its data. ctime_ms, mtime_ms: when it was created, and when its data last changed, since the epoch.
     session_owner: the session with which it ends; 0: it is persistent.
     children: how many there are. child_changes: how often one was created or deleted; a write that failed may count.
+    creation: the number of the change that created it, which no other node has; 0: unknown.
     """
 
     version: int
@@ -32,6 +33,7 @@ class Stat:
     session_owner: int
     children: int
     child_changes: int
+    creation: int = 0
 
 
 def milliseconds_of(moment: datetime) -> int:

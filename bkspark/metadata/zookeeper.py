@@ -540,4 +540,4 @@ def _set_done(future: asyncio.Future[None]) -> None:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner, stat.numChildren, stat.cversion)
+    return Stat(stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner, stat.numChildren, stat.cversion, stat.czxid)

@@ -49,10 +49,8 @@ class AuthorizationLimits:
         check(self)
 
 
-StatusOf = Callable[[Hashable, int], Status]
-"""Returns EOK if a connection may still read a ledger."""
 KnownStatusOf = Callable[[Hashable, int], Status | None]
-"""Returns the same as far as it is known: None if the ledger must be looked up first."""
+"""Returns EOK if a connection may still read a ledger; None: the ledger must be looked up first."""
 
 
 def always_allowed(client: Hashable, ledger_id: int) -> Status:
@@ -172,13 +170,11 @@ class Authorization:
         self.on_refused(RefusedRequests(principal, address, needed, None, 1, NO_RULE))
         return False
 
-    def status_of(self, client: Hashable, ledger_id: int) -> Status:
-        """Return EOK if a connection may still read a ledger that it was allowed to read; reports a refusal."""
-        status = self.known_status_of(client, ledger_id)
-        return Status.EIO if status is None else status
-
     def known_status_of(self, client: Hashable, ledger_id: int) -> Status | None:
-        """Return what `status_of` returns; None: it is not known before `find` has called back."""
+        """Return EOK if a connection may still read a ledger that it was allowed to read; reports a refusal.
+
+        None: it is not known before `find` has called back.
+        """
         rights = self._connections.get(client)
         return Status.EUA if rights is None else rights.known_status_of(ledger_id)
 

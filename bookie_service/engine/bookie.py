@@ -106,8 +106,7 @@ class Bookie:
         self.reads = reads = Reads(view, threads.fetch, turns, self._resume_blocked, self.times, authorization)
         known = always_allowed if authorization is None else authorization.known_status_of
         self.long_polls = LongPolls(options.long_polls, options.long_poll_s_max, view.lac_at_hand, reads, turns, known)
-        status_of = always_allowed if authorization is None else authorization.status_of
-        self.entry_lists = EntryLists(options.entry_lists, threads.run, status_of=status_of)
+        self.entry_lists = EntryLists(options.entry_lists, threads.run, authorization=authorization)
         if authorization is not None:
             authorization.on_change = self.long_polls.review
 

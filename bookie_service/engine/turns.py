@@ -148,6 +148,10 @@ class Turns:
         """When the count of short connections begins again."""
         self._is_step_planned = False
         """Whether a newcomer's step is planned, or is being taken."""
+        self._step_began = 0.0
+        """When the last newcomer's step began."""
+        self._is_step_extended = False
+        """Whether a thread goes on with that step, and tells its end. Set by `extend_step`."""
         self._prompt: Hashable = None
         """The owner that `note` named last."""
         self._prompt_until = self._prompts_until = 0.0
@@ -262,16 +266,26 @@ class Turns:
             if self.clock() >= end:
                 break
 
+    def extend_step(self) -> Callable[[], None]:
+        """Let the present step of a newcomer last until the returned function is called: a thread goes on with it."""
+        self._is_step_extended = True
+        return self._end_step
+
     def _take_a_step(self) -> None:
         """Do one thing for peers that are not known yet."""
-        began = self.clock()
+        self._step_began, self._is_step_extended = self.clock(), False
         try:
             self._next_step()()
         finally:
-            self._steps_from = began + (self.clock() - began) / self._limits.newcomers_share
-            self._is_step_planned = False
-            if self._leaving or self._newcomers or self._accept is not None:
-                self._call_for_step()
+            if not self._is_step_extended:
+                self._end_step()
+
+    def _end_step(self) -> None:
+        began = self._step_began
+        self._steps_from = began + (self.clock() - began) / self._limits.newcomers_share
+        self._is_step_planned = False
+        if self._leaving or self._newcomers or self._accept is not None:
+            self._call_for_step()
 
     def _next_step(self) -> Callable[[], None]:
         if self._leaving:

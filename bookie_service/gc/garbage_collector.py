@@ -39,6 +39,7 @@ from bookie_service.gc.compaction_pace import CollectionStopped, CompactionPace,
 from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
 from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
 from bookie_service.gc.query_pace import QueryPace
+from bookie_service.gc.said_lines import SaidLines
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import is_disk_failure, is_out_of_space, may_be_repeated
@@ -151,7 +152,7 @@ class GarbageCollector:
             clock_s,
         )
         """Determines which ledgers are certainly deleted."""
-        self._said: set[str] = set()
+        self._said = SaidLines()
         """Log lines that were written and are not repeated."""
         self._damaged: set[int] = set()
         """Logs that cannot be rewritten, because they are damaged. Only grows."""
@@ -534,8 +535,7 @@ class GarbageCollector:
         self._say(why)
 
     def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if self._said.is_new(text):
             logger.warning("%s", text)
 
 

@@ -38,7 +38,7 @@ from bookie_service.network.memory_budget import WINDOW_BYTES, MemoryBudget
 from bookie_service.network.receive_buffer import ReceiveBuffer
 from bookie_service.network.request_stream import RequestStream
 from bookie_service.network.send_buffer import SendBuffer
-from bookie_service.network.tls_handshakes import ListenerTls
+from bookie_service.network.tls_handshakes import HandshakeStep, ListenerTls
 from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.network.v2_requests import V2RequestStream
 from bookie_service.network.v3_requests import V3RequestStream
@@ -158,7 +158,7 @@ class Connection:
         """Callbacks for when the peer takes replies again, or the connection is closed."""
         if self._tls is not None or self._authentication is not None:
             self._begin_proofs(self._began)
-        self._read_on()
+        self.read_on()
 
     def _begin_proofs(self, now: float) -> None:
         """Make the gate, and set the deadlines for TLS and authentication."""
@@ -173,7 +173,7 @@ class Connection:
 
     # ---- called by the event loop ----
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def guarded(self, step: Callable[[], None]) -> None:
         """Run a step. An error that the peer caused ends the connection; an error of our own ends the process."""
         try:
             step()
@@ -184,7 +184,9 @@ class Connection:
 
     def _receive(self) -> None:
         if self._tls_socket is not None and not self._tls_socket.is_secured:
-            self._step_later()
+            assert self._tls is not None
+            self._pause()
+            HandshakeStep(self, self._tls, self._tls_socket, self._turns).take_later()
             return
         if self._turns.must_queue(self, is_demanding=self._is_costly or not self._is_known):
             # Others come first: this connection joins the queue, and the sockets are polled in between.
@@ -207,7 +209,7 @@ class Connection:
             # A network error such as "no route to host" is treated as the end of the connection.
             received = 0
         if not received:
-            self._end()
+            self.end()
             return
         self._receive_buffer.end += received
         self._deadlines.receptions += 1
@@ -223,7 +225,7 @@ class Connection:
         if self._tls_socket is not None:
             self._receive_held_later(self._tls_socket)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Handle the end of the peer's side: send the replies that are ready, then close."""
         self._pause()
         self._has_ended = True
@@ -269,7 +271,7 @@ class Connection:
             return
         if was_idle and self._send_buffer.size:
             self._deadlines.progress_at = self._memory_budget.loop.time()
-            self._memory_budget.loop.add_writer(self._fd, self._guarded, self._send_more)
+            self._memory_budget.loop.add_writer(self._fd, self.guarded, self._send_more)
         if self._send_buffer.size > _UNSENT_BYTES_MAX:
             self.is_taking = False
 
@@ -278,11 +280,11 @@ class Connection:
         if self.is_open and not self.is_taking:
             self._wait_to_send.append(callback)
         else:
-            self._memory_budget.loop.call_soon(self._guarded, callback)
+            self._memory_budget.loop.call_soon(self.guarded, callback)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back after this time, even if the connection is closed by then."""
-        return self._memory_budget.loop.call_later(seconds, self._guarded, callback)
+        return self._memory_budget.loop.call_later(seconds, self.guarded, callback)
 
     def resume(self) -> None:
         """Continue, in the next turn, with requests that could not be served before."""
@@ -300,15 +302,15 @@ class Connection:
     def _take_turn(self, turn: Turn) -> None:
         self._has_turn = False
         if self._waiting:
-            self._guarded(lambda: self._go_on(turn))
+            self.guarded(lambda: self._go_on(turn))
         elif self.is_open:
-            self._read_on()
-            self._guarded(self._receive_now)
+            self.read_on()
+            self.guarded(self._receive_now)
 
     def go_on_receiving(self) -> None:
         """Receive again, because there is room now."""
         if self.is_open and not self._waiting:
-            self._read_on()
+            self.read_on()
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection if its peer has taken no replies, or has not completed a frame, for too long."""
@@ -351,7 +353,7 @@ class Connection:
         if self._wait is not None:
             self._wait.cancel()
         if self._tls is not None:
-            self._tls.owing.discard(self)
+            self._tls.forget(self)
         if self._authentication is not None:
             self._authentication.waiting.discard(self)
         self._receive_buffer.clear()
@@ -365,12 +367,12 @@ class Connection:
         """Resume those that wait to send. In a later call, because they send."""
         waiting, self._wait_to_send = self._wait_to_send, []
         for callback in waiting:
-            self._memory_budget.loop.call_soon(self._guarded, callback)
+            self._memory_budget.loop.call_soon(self.guarded, callback)
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
         if not self._is_reading and not self._has_ended:
             self._is_reading = True
-            self._memory_budget.loop.add_reader(self._fd, self._guarded, self._receive)
+            self._memory_budget.loop.add_reader(self._fd, self.guarded, self._receive)
             if self._tls_socket is not None:
                 self._receive_held_later(self._tls_socket)
 
@@ -416,22 +418,6 @@ class Connection:
         self._is_known = self._takes_singles = False
         self._begin_proofs(now)
 
-    def _step_later(self) -> None:
-        """Take a step of the handshake in a later turn, because it costs processor time."""
-        assert self._tls is not None
-        self._pause()
-        self._tls.owing.discard(self)
-        if not self._has_turn:
-            self._has_turn = True
-            self._turns.go_on_with_newcomer(self.address, self._take_step)
-
-    def _take_step(self, turn: Turn) -> None:
-        assert self._tls is not None
-        assert self._tls_socket is not None
-        self._take_turn(turn)
-        if self.is_open and not self._tls_socket.is_secured:
-            self._tls.owing.add(self)
-
     def _on_secured(self) -> None:
         assert self._tls_socket is not None
         self._deadlines.end_handshake()
@@ -450,7 +436,7 @@ class Connection:
         """Receive, in a later call, what TLS already holds: the selector does not see it."""
         if self._is_reading and tls_socket.holds_received and not self._is_called:
             self._is_called = True
-            self._memory_budget.loop.call_soon(self._guarded, self._receive_held)
+            self._memory_budget.loop.call_soon(self.guarded, self._receive_held)
 
     def _receive_held(self) -> None:
         self._is_called = False
@@ -536,7 +522,7 @@ class Connection:
             self._deadlines.frame_since = NEVER
         else:
             self._deadlines.begin_frame(self._memory_budget.loop.time(), is_new=served > 0)
-        self._read_on()
+        self.read_on()
 
     def _scan(self, frames_max: int) -> None:
         """Find more requests in the receive buffer: in V3 until the first V2 frame, then in V2."""

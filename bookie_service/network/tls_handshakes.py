@@ -1,14 +1,28 @@
-"""TLS of a bookie's port: its certificates, and limits for peers whose handshake is not complete."""
+"""TLS of a bookie's port: its certificates, limits for peers whose handshake is not complete, and a thread for those.
+
+A step of a handshake takes longer than a read: its signature and its key exchange. OpenSSL computes them without the
+interpreter's lock, so on a thread of their own they delay no request.
+"""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.options import TlsOptions
+from bookie_service.engine.turns import Turns
+from bookie_service.network.handshake_budget import BudgetedPeer, HandshakeBudget
+from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.network.waiting_peers import WaitingPeers
+
+Compute = Callable[[], ssl.SSLError | None]
+"""A step of a handshake (`TlsSocket.compute_step`)."""
+OnComputed = Callable[[ssl.SSLError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +44,53 @@ class ListenerTlsOptions:
         check(self)
 
 
+class HandshakeThread:
+    """Computes steps of handshakes, one after the other. The event loop calls `run`, and is called back."""
+
+    def __init__(self, post: Callable[..., None], on_failure: Callable[[BaseException], None]) -> None:
+        """`post(callback, *arguments)` calls back on the event loop from a thread. `on_failure` gets an error of our
+        own there, after which a handshake would never go on."""
+        self._post = post
+        self._on_failure = on_failure
+        self._thread = ThreadPoolExecutor(1, "handshake")
+
+    def run(self, compute: Compute, on_computed: OnComputed) -> None:
+        """Call `compute` on the thread, then `on_computed` with its result on the event loop."""
+        self._thread.submit(self._run, compute, on_computed)
+
+    def _run(self, compute: Compute, on_computed: OnComputed) -> None:
+        try:
+            self._post(on_computed, compute())
+        except BaseException as error:
+            self._post(self._on_failure, error)
+
+    def stop(self) -> None:
+        """End the thread after its present step. Others are dropped."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def at_once(compute: Compute, on_computed: OnComputed) -> None:
+    """Compute a step on the event loop."""
+    on_computed(compute())
+
+
 class ListenerTls:
     """Contexts for new handshakes, and connections whose peer owes a message of its handshake. For one event loop.
 
     A connection whose handshake waits for the bookie is not counted. The limits of connections apply to it.
     """
 
-    def __init__(self, options: ListenerTlsOptions) -> None:
-        """Read the key and the certificates. Raises ConfigurationError if they cannot be used."""
+    def __init__(self, options: ListenerTlsOptions, apart: Callable[[Compute, OnComputed], None] = at_once) -> None:
+        """Read the key and the certificates.
+
+        `apart(compute, on_computed)` calls `compute` on any thread, then `on_computed` with its result on the event
+        loop.
+
+        Raises:
+            ConfigurationError: a file cannot be used.
+        """
         self.options = options
+        self.apart = apart
         self._context = TlsContext(options.tls, is_server=True)
         self.owing = WaitingPeers(
             "TLS handshake",
@@ -46,7 +98,92 @@ class ListenerTls:
             ("maxTlsHandshakesPerAddress", options.handshakes_per_address_max),
         )
         """Connections whose peer owes the next message of its handshake."""
+        self.budget = HandshakeBudget(options.handshakes_per_address_max, options.handshake_s)
+        """Begins handshakes."""
 
     def context(self) -> ssl.SSLContext:
         """Return the context for a handshake that begins now."""
         return self._context.current()
+
+    def forget(self, client: BudgetedPeer) -> None:
+        """Forget a connection that is closed."""
+        self.owing.discard(client)
+        self.budget.discard(client)
+
+
+class HandshakingClient(BudgetedPeer, Protocol):
+    """The part of a connection that a step of its handshake uses."""
+
+    @property
+    def is_open(self) -> bool:
+        """False once the connection is closed."""
+
+    def guarded(self, step: Callable[[], None]) -> None:
+        """Run a part of a step. An error that the peer caused ends the connection."""
+
+    def read_on(self) -> None:
+        """Receive again."""
+
+    def end(self) -> None:
+        """Handle the end of the peer's side."""
+
+
+class HandshakeStep:
+    """One step of a handshake: receives bytes of the peer, computes the answer apart, and sends it.
+
+    The connection is not reading meanwhile. It may be closed at any time.
+    """
+
+    def __init__(self, client: HandshakingClient, tls: ListenerTls, tls_socket: TlsSocket, turns: Turns) -> None:
+        self._client = client
+        self._tls = tls
+        self._tls_socket = tls_socket
+        self._turns = turns
+
+    def take_later(self) -> None:
+        """Take the step when it is the turn of the peer's address, because it costs processor time."""
+        self._tls.owing.discard(self._client)
+        if self._tls_socket.has_computed:
+            self._take_in_turn()
+        else:
+            self._tls.budget.begin(self._client, self._take_in_turn, self._turns.clock)
+
+    def _take_in_turn(self) -> None:
+        self._turns.go_on_with_newcomer(self._client.address, lambda _: self._guarded(self._begin))
+
+    def _begin(self) -> None:
+        if self._tls_socket.begin_step():
+            end_turn = self._turns.extend_step()
+            self._tls.apart(self._tls_socket.compute_step, lambda error: self._on_computed(end_turn, error))
+        else:
+            if not self._tls_socket.has_computed:
+                # What came was an AUTH message in clear. The handshake will begin again.
+                self._tls.budget.give_back(self._client, self._turns.clock)
+            self._receive()
+
+    def _on_computed(self, end_turn: Callable[[], None], error: ssl.SSLError | None) -> None:
+        end_turn()
+        self._guarded(lambda: self._end(error))
+
+    def _end(self, error: ssl.SSLError | None) -> None:
+        self._tls_socket.end_step(error)
+        self._receive()
+
+    def _receive(self) -> None:
+        """Receive again: the next message of the handshake, or requests if it is complete."""
+        if self._client.is_open:
+            self._client.read_on()
+            if not self._tls_socket.is_secured:
+                self._tls.owing.add(self._client)
+            else:
+                self._tls.budget.give_back(self._client, self._turns.clock)
+
+    def _guarded(self, part: Callable[[], None]) -> None:
+        if self._client.is_open:
+            self._client.guarded(lambda: self._unless_broken(part))
+
+    def _unless_broken(self, part: Callable[[], None]) -> None:
+        try:
+            part()
+        except OSError:
+            self._client.end()

@@ -1,11 +1,12 @@
 """The TLS side of a connection, with the methods of a socket that a connection uses: decrypted bytes in and out.
 
 START_TLS puts a `TlsSocket` in place of the connection's socket. Until the handshake is complete there is nothing to
-receive or send. `recv_into` decrypts into the receive buffer. What does not fit stays here, at most two records;
-`holds_received` reports it, because a selector cannot. One call decrypts at most RECORDS_MAX records: small records
-cost as much as large ones, and a peer may send very many. The others stay in the kernel. `send` and `sendmsg` encrypt
-pieces of `PIECE_BYTES`. A piece counts as sent when the socket has taken all of its ciphertext. Until then the next
-call must begin with the same bytes, as those of `SendBuffer` do.
+receive or send, and the connection takes it step by step: `begin_step` receives, `compute_step` may run on another
+thread (`tls_handshakes`), `end_step` sends. `recv_into` decrypts into the receive buffer. What does not fit stays here,
+at most two records; `holds_received` reports it, because a selector cannot. One call decrypts at most RECORDS_MAX
+records: small records cost as much as large ones, and a peer may send very many. The others stay in the kernel. `send`
+and `sendmsg` encrypt pieces of `PIECE_BYTES`. A piece counts as sent when the socket has taken all of its ciphertext.
+Until then the next call must begin with the same bytes, as those of `SendBuffer` do.
 
 Before the handshake a client may send AUTH messages in clear: Apache's clients with SASL send the first one together
 with START_TLS. Such messages are received as if they had come inside TLS. Any other bytes in clear are an error.
@@ -89,6 +90,8 @@ class TlsSocket:
         self._context = context
         self._tls: Any = None
         """An `ssl.SSLObject`; None: the first step of the handshake has not been taken."""
+        self._is_computing = False
+        """Whether another thread may use `_tls`, `_incoming` and `_outgoing`: a step of the handshake is begun."""
         self.is_secured = False
         """Whether the handshake is complete. Set once."""
         self._clear = bytearray()
@@ -114,6 +117,11 @@ class TlsSocket:
             return bool(self._incoming.pending)
         return bool(self._clear or self._has_ended or self._incoming.pending or self._tls.pending())
 
+    @property
+    def has_computed(self) -> bool:
+        """Whether a step of the handshake was computed, which costs a signature."""
+        return self._tls is not None
+
     def certificate(self) -> dict[str, Any] | None:
         """Return what `getpeercert` reports about the peer's certificate; None: the peer was not asked for one.
 
@@ -131,15 +139,15 @@ class TlsSocket:
     # ---- receiving ----
 
     def recv_into(self, space: memoryview) -> int:
-        """Receive and decrypt; return how many bytes are in `space`. 0: the peer has closed its side.
+        """Receive and decrypt once the handshake is complete; return how many bytes are in `space`.
+
+        0: the peer has closed its side.
 
         Raises:
             BlockingIOError: there are no bytes for the connection now.
-            TlsFailure: the peer violated TLS, or its certificate is refused.
+            TlsFailure: the peer violated TLS.
             OSError: the connection is broken.
         """
-        if not self.is_secured:
-            return self._shake_hands(space)
         if self._clear:
             return self._take_clear(space)
         held = self._incoming.pending
@@ -210,30 +218,54 @@ class TlsSocket:
 
     # ---- handshake ----
 
-    def _shake_hands(self, space: memoryview) -> int:
-        """Take a step of the handshake. The bytes after it may come together with its last bytes."""
+    def begin_step(self) -> bool:
+        """Receive bytes of the handshake; return whether they need a `compute_step`, and then `end_step`.
+
+        Raises:
+            TlsFailure: the peer violated TLS.
+            OSError: the connection is broken.
+        """
         if self._incoming.pending:
             # The client did not wait for the answer to START_TLS.
             self._handshake_bytes = self._incoming.pending
-        elif not self._receive_handshake():
-            raise BlockingIOError
+        else:
+            try:
+                if not self._receive_handshake():
+                    return False
+            except (BlockingIOError, InterruptedError):
+                return False
         if self._tls is None:
             self._tls = self._context().wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_computing = True
+        return True
+
+    def compute_step(self) -> ssl.SSLError | None:
+        """Continue with the handshake; return None if it is complete, or the reason why not. On any thread."""
         try:
             self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._send_unsent()
-            if self._handshake_bytes >= HANDSHAKE_BYTES_MAX:
-                raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes") from None
-            raise BlockingIOError from None
         except ssl.SSLError as error:
-            # An alert reports the reason to the peer.
-            self._send_unsent()
-            raise TlsFailure(f"the TLS handshake failed: {_why(error)}") from None
+            return error
+        return None
+
+    def end_step(self, error: ssl.SSLError | None) -> None:
+        """Send what `compute_step`, which returned `error`, has for the peer.
+
+        The handshake is complete (`is_secured`), or it needs more bytes from the peer.
+
+        Raises:
+            TlsFailure: the handshake failed.
+            OSError: the connection is broken.
+        """
+        self._is_computing = False
+        # An alert reports the reason of a failure to the peer.
         self._send_unsent()
-        self.is_secured = True
-        self._on_secured()
-        return self._take_clear(space) if self._clear else self._decrypt(space)
+        if error is None:
+            self.is_secured = True
+            self._on_secured()
+        elif not isinstance(error, ssl.SSLWantReadError):
+            raise TlsFailure(f"the TLS handshake failed: {_why(error)}")
+        elif self._handshake_bytes >= HANDSHAKE_BYTES_MAX:
+            raise TlsFailure(f"the TLS handshake failed: it has more than {HANDSHAKE_BYTES_MAX} bytes")
 
     def _receive_handshake(self) -> bool:
         """Receive bytes; return whether some of them belong to the handshake."""
@@ -343,7 +375,7 @@ class TlsSocket:
 
     def _send_unsent(self) -> bool:
         """Send ciphertext; return whether no ciphertext is left."""
-        if self._outgoing.pending:
+        if not self._is_computing and self._outgoing.pending:
             more = self._outgoing.read()
             self._unsent = self._unsent + more if self._unsent else more
         sent = 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from bkspark.wire.framing import scan_frames
-from bookie_service.engine.authorization import Authorization, always_allowed
+from bookie_service.engine.authorization import Authorization
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.bookie_environment import ENTRY_LISTS, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
@@ -258,8 +258,7 @@ class ServedBookie:
             authorization=self.authorization,
         )
         # By the clock, how long lists pause would depend on the machine.
-        status_of = always_allowed if self.authorization is None else self.authorization.status_of
-        self.bookie.entry_lists = EntryLists(ENTRY_LISTS, AtHand().run, self.loop.time, status_of)
+        self.bookie.entry_lists = EntryLists(ENTRY_LISTS, AtHand().run, self.loop.time, self.authorization)
         self.bookie.look_at_disks()
         for journal in twin.journals:
             journal.bookie = self.bookie

@@ -12,6 +12,7 @@ from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.gc.said_lines import SAID_MAX, SaidLines
 from tests.bookie.collecting import UNLIMITED, Bench, collect, copies
 from tests.bookie.faulty_files import FaultyFiles
 
@@ -68,6 +69,18 @@ def test_first_of_several_reasons_is_reported(tmp_path: Path) -> None:
     assert report.damaged_logs == 1
     assert report.kept_because == "ledgers are not dropped, because it is unknown which are deleted: no answer"
     bench.store.close()
+
+
+def test_reason_that_stays_is_logged_once_and_forgotten_ones_take_no_memory() -> None:
+    """Each reason names a ledger, a log or an error, so a bookie that runs for years finds any number of them."""
+    said = SaidLines()
+    assert said.is_new("stays")
+    for number in range(3 * SAID_MAX):
+        assert said.is_new(f"ledger {number}")
+        assert not said.is_new("stays")
+    assert len(said._said) == SAID_MAX
+    assert not said.is_new(f"ledger {2 * SAID_MAX + 1}")
+    assert said.is_new(f"ledger {2 * SAID_MAX}"), "forgotten"
 
 
 def test_error_that_no_file_caused_ends_a_pass_that_copies_several_logs(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -52,9 +52,13 @@ class Counted:
         self.polls = LongPolls(few, 60.0, view.lac_at_hand, self.reads, turns, lambda *_: self.status)
         self.steps: list[tuple[Callable[[], StepReport], Callable[[StepReport], None]]] = []
         """Steps of lists that a thread is to run, and what takes their reports."""
-        self.lists = EntryLists(
-            few, lambda step, then: self.steps.append((step, then)), lambda: 0.0, lambda *_: self.status
-        )
+        self.lists = EntryLists(few, lambda step, then: self.steps.append((step, then)), lambda: 0.0, self)
+
+    def known_status_of(self, client: object, ledger_id: int) -> Status:
+        return self.status
+
+    def find(self, client: object, ledger_ids: Sequence[int], on_found: Callable[[], None]) -> None:
+        raise AssertionError("every status is known")
 
     def poll(self, **asked: Any) -> None:
         asking = request(protocol.READ_ENTRY, 7, **asked)

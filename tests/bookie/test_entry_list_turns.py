@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -86,6 +86,7 @@ class List:
         self._steps_s = steps_s
         self.refuses: Exception | None = None
         self.begins: Exception | None = None
+        self.finishes: Exception | None = None
         self.is_refused_at_once = False
 
     def begin(self) -> Iterator[None] | None:
@@ -102,6 +103,8 @@ class List:
             yield
 
     def finish(self) -> None:
+        if self.finishes is not None:
+            raise self.finishes
         self._bench.log.append(f"finish {self._name}")
 
     def refuse(self, status: int) -> None:
@@ -116,9 +119,27 @@ class Bench:
     def __init__(self, places: int = 100) -> None:
         self.machine = Machine()
         self.log: list[str] = []
-        self.status = Status.EOK
+        self.status: Status | None = Status.EOK
+        """Whether lists are allowed; None: the ledger must be looked up."""
+        self.sought: list[Callable[[], None]] = []
+        """What is called when the ledger is looked up."""
         limits = ShareLimits(places, places, places)
-        self.lists = EntryLists(limits, self.machine.run_apart, lambda: self.machine.now_s, lambda *_: self.status)
+        self.lists = EntryLists(limits, self.machine.run_apart, lambda: self.machine.now_s, self)
+
+    def known_status_of(self, client: object, ledger_id: int) -> Status | None:
+        assert ledger_id == List.ledger_id
+        return self.status
+
+    def find(self, client: object, ledger_ids: Sequence[int], on_found: Callable[[], None]) -> None:
+        assert list(ledger_ids) == [List.ledger_id]
+        self.sought.append(on_found)
+
+    def find_out(self, status: Status | None) -> None:
+        """Let the look-ups that are under way show whether lists are allowed."""
+        self.status = status
+        sought, self.sought = self.sought, []
+        for on_found in sought:
+            on_found()
 
     def client(self) -> Client:
         return Client(self.machine)
@@ -206,6 +227,70 @@ def test_list_is_not_sent_if_the_right_to_read_was_withdrawn_while_it_was_built(
     bench.machine.finish()
     assert bench.log == ["begin a", "refuse a EUA", "refuse b EUA"]
     assert len(bench.lists) == 0
+
+
+@pytest.mark.parametrize("is_built", [False, True], ids=["before it is built", "before it is sent"])
+@pytest.mark.parametrize("status", [Status.EOK, Status.EUA, Status.EIO])
+def test_others_go_on_while_it_is_not_known_whether_a_list_is_allowed(status: Status, *, is_built: bool) -> None:
+    bench = Bench()
+    one, other = bench.client(), bench.client()
+    if is_built:
+        bench.add(one, "a", STEP_S)
+        bench.status = None
+    else:
+        bench.status = None
+        bench.add(one, "a", STEP_S)
+        bench.add(one, "b", STEP_S)
+    bench.machine.finish()
+    begun = ["begin a"] if is_built else []
+    assert bench.log == begun
+    assert bench.lists.clients() == [one] * (1 if is_built else 2)
+    looked_up, bench.status, bench.sought = bench.sought, Status.EOK, []
+    bench.add(other, "c", STEP_S)
+    bench.machine.finish()
+    assert bench.log == [*begun, "begin c", "finish c"]
+    bench.sought = looked_up
+    bench.find_out(None)
+    assert len(bench.sought) == len(looked_up), "the rules changed again"
+    bench.find_out(status)
+    bench.machine.finish()
+    if status != Status.EOK:
+        expected = [f"refuse {name} {status.name}" for name in ("a" if is_built else "ab")]
+    else:
+        expected = ["finish a"] if is_built else ["begin a", "finish a", "begin b", "finish b"]
+    assert bench.log == [*begun, "begin c", "finish c", *expected]
+    assert (len(bench.lists), bench.lists.clients()) == (0, [])
+
+
+@pytest.mark.parametrize("is_built", [False, True], ids=["before it is built", "before it is sent"])
+def test_list_whose_connection_closes_while_its_ledger_is_looked_up_is_dropped(*, is_built: bool) -> None:
+    bench = Bench()
+    client = bench.client()
+    if not is_built:
+        bench.status = None
+    bench.add(client, "a", STEP_S)
+    bench.status = None
+    bench.machine.finish()
+    client.is_open = False
+    bench.find_out(Status.EOK)
+    bench.machine.finish()
+    assert bench.log == (["begin a"] if is_built else [])
+    assert (len(bench.lists), bench.lists.clients()) == (0, [])
+
+
+def test_list_that_cannot_be_sent_after_its_ledger_was_looked_up_is_answered_eio(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    client = bench.client()
+    made = bench.add(client, "a", STEP_S)
+    made.finishes = RuntimeError("a defect")
+    bench.status = None
+    bench.machine.finish()
+    bench.find_out(Status.EOK)
+    assert bench.log == ["begin a", "refuse a EIO"]
+    assert "this is a defect of the bookie" in caplog.text
+    assert (len(bench.lists), bench.lists.clients()) == (0, [])
 
 
 @pytest.mark.parametrize("how", ["status", "at once", "raises"])

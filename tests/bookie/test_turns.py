@@ -361,6 +361,30 @@ def test_newcomers_get_their_share_of_the_time_while_connections_are_closed_to_m
     assert share(honest_is_served=False) > 0.9, "no client is served as its requests come"
 
 
+def test_step_that_a_thread_goes_on_with_lasts_until_the_thread_is_done(loop: Loop) -> None:
+    """So steps of handshakes are computed one at a time, addresses take turns, and the pause after a step is as long
+    as the whole step."""
+    turns = Turns(loop.call_later, lambda: loop.now, TurnLimits(newcomers_share=0.25))
+    turns.note("honest")
+    turns.close("left", lambda: None)
+    loop.turn()
+    ends: list[Callable[[], None]] = []
+    served: list[float] = []
+    loop.now = 1.0
+    turns.note("honest")
+    turns.go_on_with_newcomer("10.0.0.8", lambda _: ends.append(turns.extend_step()))
+    turns.go_on_with_newcomer("10.0.0.9", lambda _: served.append(loop.now))
+    for _ in range(10):
+        loop.turn()
+        loop.now += 0.001
+    assert (len(ends), served) == (1, [])
+    ends.pop()()
+    while not served:
+        loop.turn()
+        loop.now += 0.001
+    assert served == [pytest.approx(1.01 + 3 * 0.01, abs=0.0015)]
+
+
 def test_error_of_a_newcomers_step_does_not_stop_the_next_one(loop: Loop) -> None:
     turns = Turns(loop.call_later, lambda: loop.now)
     served: list[str] = []

@@ -2,7 +2,8 @@
 
 Flood clients send bytes that were made before, as fast as they are taken, and throw replies away. So they cost little
 more than the kernel's work, and the control does the same against a sink: what a flood costs the machine, and not the
-bookie, is in both.
+bookie, is in both. That is also so for handshakes: a peer that finishes none needs no cryptography, and can send one
+ClientHello on any number of connections.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tests.security.sasl_serving import SaslPeer
 
 _CONTEXT = multiprocessing.get_context("spawn")
 MALFORMED = "malformed"
+SIGNED_BYTES = 100
+"""The answer to START_TLS has fewer bytes, and a ServerHello with its certificate has more."""
 _CHUNK = 1 << 20
 _HONEST_PAUSE_S = 0.001
 _FIRST_HONEST_LEDGER = 1 << 30
@@ -142,8 +145,16 @@ def _exchange(peer: Peer, frame: bytes) -> float:
     return seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was taken of a flood: bytes, and how many of its connections got more than `SIGNED_BYTES`."""
+
+    sent_bytes: int
+    signed: int
+
+
 def flood(pipe: Connection, port: int, what: Flood) -> None:
-    """Flood a port from each `begin` to its `end`; return how many bytes were taken."""
+    """Flood a port from each `begin` to its `end`; return what was taken (`Taken`)."""
     data = memoryview(bytes_of(what))
     pipe.send("ready")
     with contextlib.suppress(EOFError):
@@ -154,7 +165,7 @@ def flood(pipe: Connection, port: int, what: Flood) -> None:
                 sources.step()
             pipe.recv()
             sources.close()
-            pipe.send(sources.sent)
+            pipe.send(Taken(sources.sent, sources.signed))
 
 
 class Sources:
@@ -162,11 +173,16 @@ class Sources:
 
     def __init__(self, port: int, what: Flood, data: memoryview) -> None:
         self.sent = 0
+        self.signed = 0
+        """Connections that were sent more than `SIGNED_BYTES`."""
         self._port = port
         self._what = what
         self._data = data
         self._made = 0
         self._at: dict[socket.socket, int] = {}
+        """How much of the data each connection has sent."""
+        self._unsigned: dict[socket.socket, int] = {}
+        """How much each connection was sent, up to `SIGNED_BYTES`."""
         self._poll = select.poll()
         self._by_number: dict[int, socket.socket] = {}
         self._room = bytearray(_CHUNK)
@@ -180,8 +196,8 @@ class Sources:
         for number, events in self._poll.poll(20):
             source = self._by_number[number]
             try:
-                if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and not source.recv_into(self._room):
-                    raise ConnectionResetError
+                if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                    self._receive(source)
                 if events & select.POLLOUT:
                     self._send(source)
             except BlockingIOError:
@@ -199,11 +215,22 @@ class Sources:
             source.close()
             return False
         source.setblocking(False)
-        self._at[source] = 0
+        self._at[source] = self._unsigned[source] = 0
         self._by_number[source.fileno()] = source
         reads = select.POLLIN if self._what.takes_replies else 0
         self._poll.register(source, reads | (select.POLLOUT if self._data else 0))
         return True
+
+    def _receive(self, source: socket.socket) -> None:
+        size = source.recv_into(self._room)
+        if not size:
+            raise ConnectionResetError
+        before = self._unsigned.get(source)
+        if before is not None:
+            self._unsigned[source] = before + size
+            if before + size > SIGNED_BYTES:
+                del self._unsigned[source]
+                self.signed += 1
 
     def _send(self, source: socket.socket) -> None:
         at = self._at[source]
@@ -220,6 +247,7 @@ class Sources:
         self._poll.unregister(source)
         del self._by_number[source.fileno()]
         del self._at[source]
+        self._unsigned.pop(source, None)
         source.close()
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 from bkspark.tls.options import FACTORY_CLASS
 from bookie_service.settings.authentication import KEY, SASL_CLASS
 from tests.cluster import Cluster, ClusterBookie
-from tests.floods.clients import MALFORMED, Child, Flood, child, flood, honest, prepare, sink
+from tests.floods.clients import MALFORMED, Child, Flood, Taken, child, flood, honest, prepare, sink
+from tests.floods.requests import HALF
 from tests.security.certificates import Authority
 from tests.security.sasl_serving import jaas_file, jaas_text
 
@@ -64,11 +65,11 @@ FLOODS: dict[str, Flood] = {
     "malformed frames": Flood(MALFORMED, connections=4),
     "2,000 connections with malformed frames": Flood(MALFORMED, connections=2000),
     "2,000 connections without a handshake": Flood("START_TLS and no handshake", connections=2000, repeats=False),
-    "2,000 half TLS handshakes": Flood("half TLS handshakes", connections=2000, repeats=False),
+    "2,000 half TLS handshakes": Flood(HALF, connections=2000, repeats=False),
     "2,000 connections without a login": Flood("", connections=2000, demands_login=True),
     "2,000 half logins": Flood("half logins", connections=2000, repeats=False, demands_login=True),
     "2,000 stuck handshakes of 10 addresses": Flood("START_TLS and no handshake", repeats=False, **_STUCK),
-    "2,000 half TLS handshakes of 10 addresses": Flood("half TLS handshakes", repeats=False, **_STUCK),
+    "2,000 half TLS handshakes of 10 addresses": Flood(HALF, repeats=False, **_STUCK),
     "2,000 half logins of 10 addresses": Flood("half logins", repeats=False, demands_login=True, **_STUCK),
     "wrong logins, 4 connections": Flood("wrong logins", connections=4, repeats=False, demands_login=True),
 }
@@ -96,6 +97,10 @@ class Result:
     rss_bytes: int = 0
     log_lines_per_s: float = 0.0
     sent_bytes: int = 0
+    signed: int = 0
+    """How many connections of the flood were sent a ServerHello; only of floods with half handshakes."""
+    processor_s: float = 0.0
+    """Processor time of the bookie beside the flood."""
 
     def median(self, which: str, operation: str) -> float:
         """Return the median p99 of the rounds, in ms."""
@@ -113,6 +118,8 @@ class Result:
             for operation in ("add", "read")
             if self.ratio(operation) > P99_RATIO_MAX
         ]
+        if FLOODS[self.name].name == HALF and not self.signed:
+            found.append("no handshake was answered")
         if self.rss_bytes > CACHES_BYTES + RECEIVED_BYTES + REPLY_BYTES + _BESIDE_BUDGETS_BYTES:
             found.append(f"the bookie grew by {self.rss_bytes >> 20} MiB")
         if self.log_lines_per_s > LOG_LINES_PER_S_MAX:
@@ -194,11 +201,14 @@ def _measure_one(name: str, seconds: float, rounds: int, bookie: ClusterBookie, 
             quiet = _p99(client, seconds)
             beside_sink = _beside(control, client, seconds)[0]
             lines = _log_lines(bookie)
-            under_flood, sent, most = _beside(floods, client, seconds, bookie)
+            processor_s = _processor_s(bookie)
+            under_flood, taken, most = _beside(floods, client, seconds, bookie)
+            result.processor_s += _processor_s(bookie) - processor_s
             lines_per_s = (_log_lines(bookie) - lines) / (_AHEAD_S + seconds)
             result.rounds.append(Round(quiet, beside_sink, under_flood))
             result.log_lines_per_s = max(result.log_lines_per_s, lines_per_s)
-            result.sent_bytes += sent
+            result.sent_bytes += taken.sent_bytes
+            result.signed += taken.signed
             result.rss_bytes = max(result.rss_bytes, most - before)
     return result
 
@@ -235,8 +245,8 @@ def _session_first() -> Iterator[None]:
 
 def _beside(
     floods: Child, client: Child, seconds: float, bookie: ClusterBookie | None = None
-) -> tuple[Mapping[str, float], int, int]:
-    """Return (p99 beside a flood, bytes that were taken of the flood, the bookie's memory)."""
+) -> tuple[Mapping[str, float], Taken, int]:
+    """Return (p99 beside a flood, what was taken of the flood, the bookie's memory)."""
     floods.begin()
     time.sleep(_AHEAD_S)
     found = _p99(client, seconds)
@@ -261,6 +271,12 @@ def _resident_bytes(bookie: ClusterBookie) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def _processor_s(bookie: ClusterBookie) -> float:
+    """Return the processor time that a bookie has used."""
+    user, system = Path(f"/proc/{bookie.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def _log_lines(bookie: ClusterBookie) -> int:
     return (bookie.dir / "bookie.log").read_bytes().count(b"\n")
 
@@ -277,5 +293,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "rss_growth_mib": result.rss_bytes >> 20,
         "log_lines_per_s": round(result.log_lines_per_s, 1),
         "sent_mib": result.sent_bytes >> 20,
+        "bookie_processor_s": round(result.processor_s, 2),
+        "signed": result.signed,
         "broken": result.broken,
     }

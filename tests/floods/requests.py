@@ -71,9 +71,10 @@ def half_handshake() -> bytes:
     return encode_start_tls(0) + sent.read()
 
 
+HALF = "half TLS handshakes"
 HANDSHAKES: dict[str, Callable[[], bytes]] = {
     "START_TLS and no handshake": lambda: encode_start_tls(0),
-    "half TLS handshakes": half_handshake,
+    HALF: half_handshake,
     "half logins": lambda: encode_auth("sasl", b"", None),
     "wrong logins": lambda: encode_auth("sasl", b"", None) + encode_auth("sasl", b"response=0", None),
 }

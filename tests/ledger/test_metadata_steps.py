@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,69 @@ def test_compare_and_set_that_lost_is_taken_up_again_when_the_store_has_come_bac
         assert isinstance(again, effects.WriteMetadata)
         assert (again.expected_version, again.metadata.custom_metadata) == (1, {"who": b"another"})
         assert again.metadata.last_fragment.bookies == ("d", "b", "c")
+
+    play(test)
+
+
+class ReplacedBeforeARead(MemoryTree):
+    """A session before whose second read after a write a ledger is deleted, and created again under its id."""
+
+    def __init__(self, store: MemoryStore, replace_ledger: Callable[[], Awaitable[None]]) -> None:
+        session = store.session()
+        super().__init__(store, session.session_id, session.session_timeout_s)
+        self._replace_ledger = replace_ledger
+        self._reads = -1
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        self._reads = 0
+        return await super().set(path, data, version)
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        self._reads += self._reads >= 0
+        if self._reads == 2:
+            await self._replace_ledger()
+        return await super().get(path)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the write", "after the write has lost"])
+def test_change_that_lost_is_not_made_to_another_ledger_under_the_same_id(*, is_late: bool) -> None:
+    """The other ledger may look like the one whose writer stood still. Its version tells them apart only by chance."""
+
+    async def test() -> None:
+        store, uri = MemoryStore(), MetadataUri.parse(URI)
+        await BookieRegistry(store.session(), uri).initialize_cluster()
+        other = LedgerStore(store.session(), uri)
+        writer = FannedWriter()
+
+        async def change() -> None:
+            stored = await other.read(LEDGER)
+            changed = replace(stored.metadata, custom_metadata={"who": b"another"})
+            await other.write(LEDGER, changed, stored.version)
+
+        async def replace_ledger() -> None:
+            await other.delete(LEDGER)
+            await other.create(writer.core.metadata, ledger_id=LEDGER)
+            await change()
+
+        await other.create(writer.core.metadata, ledger_id=LEDGER)
+        await change()
+        if is_late:
+            await change()
+        writer.core._pipeline.metadata = (stored := await other.read(LEDGER)).metadata
+        writer.core._pipeline.version = stored.version - is_late
+        tree: MemoryTree = store.session()
+        if is_late:
+            tree = ReplacedBeforeARead(store, replace_ledger)
+        else:
+            await replace_ledger()
+        writer.add()
+        writer.perform(writer.core.on_bookie_failed(0, "a", writer.now_ns()))
+        (write,) = writer.core.on_writable_bookies(["b", "c", "d"])
+        assert isinstance(write, effects.WriteMetadata)
+        await write_metadata(LedgerStore(tree, uri), writer.core, LEDGER, write)
+        assert isinstance(writer.core.error, NoSuchLedger)
+        now = await other.read(LEDGER)
+        assert (now.version, now.metadata.fragments) == (1, stored.metadata.fragments)
 
     play(test)
 

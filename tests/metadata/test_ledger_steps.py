@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import MetadataError, MetadataVersion
+from bkspark.errors import MetadataError, MetadataVersion, NoSuchLedger
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.ledgers import LONG_GENERATORS_KEPT, LedgerStore
+from bkspark.metadata.ledgers import LONG_GENERATORS_KEPT, LedgerStore, Versioned
 from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.paths import SHORT_ID_MAX
 from bkspark.metadata.tree import Check
@@ -110,6 +111,42 @@ def test_own_bytes_with_a_later_version_than_the_next_are_those_of_another_clien
 
         with pytest.raises(MetadataVersion, match="has version 2, not the expected 0"):
             await LedgerStore(Meanwhile(store, set=lost_to_another), URI).write(ledger_id, closed, created.version)
+
+    run(test)
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2], ids=["as created", "read once changed", "read twice changed"])
+@pytest.mark.parametrize("is_in_between", [False, True], ids=["before the write", "after a lost connection"])
+def test_ledger_under_the_id_of_a_deleted_one_is_not_changed_though_the_version_is_equal(
+    changes: int, *, is_in_between: bool
+) -> None:
+    """A writer that stood still, or a repair, had read the first one. ZooKeeper compares the version alone, and each
+    ledger begins with version 0."""
+
+    async def test(store: MemoryStore, ledgers: LedgerStore) -> None:
+        async def new(bookie: str) -> Versioned:
+            metadata = replace(METADATA, fragments=(Fragment(0, (bookie,)),))
+            stored = (await ledgers.create(metadata, ledger_id=7))[1]
+            for first_entry in range(1, changes + 1):
+                changed = stored.metadata.with_ensemble(first_entry, (f"{bookie}{first_entry}",))
+                stored = await ledgers.write(7, changed, stored.version)
+            return stored
+
+        async def replaced_by_another() -> None:
+            await ledgers.delete(7)
+            await new("other:1")
+            if is_in_between:
+                raise MetadataError("the connection to the metadata store was lost")
+
+        before = await new("b:1")
+        late = LedgerStore(Meanwhile(store, set=replaced_by_another), URI) if is_in_between else ledgers
+        if not is_in_between:
+            await replaced_by_another()
+        with pytest.raises(NoSuchLedger, match="another one was created under its id"):
+            await late.write(7, before.metadata.closed(3, 30), before.version)
+        stored = await ledgers.read(7)
+        assert (stored.version, stored.metadata.fragments[0].bookies) == (changes, ("other:1",))
+        assert not stored.metadata.is_closed
 
     run(test)
 

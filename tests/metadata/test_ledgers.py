@@ -252,6 +252,31 @@ def test_metadata_that_cannot_be_parsed_are_shown_by_path_and_never_overwritten(
     trees.run(test)
 
 
+def test_late_change_does_not_reach_another_ledger_with_the_same_id_and_version(trees):
+    """docs/protocol.md §4.6: a client compares the transaction that created the node (`czxid`)."""
+
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        for changes in (0, 1):
+            late = []
+            for _ in range(2):
+                _, created = await ledgers.create(METADATA, ledger_id=77)
+                stored = await ledgers.read(77) if changes else created
+                if changes:
+                    stored = await ledgers.write(77, stored.metadata.in_recovery(), stored.version)
+                late.append(stored)
+                if len(late) == 1:
+                    await ledgers.delete(77)
+            assert late[0].version == late[1].version == changes
+            with pytest.raises(NoSuchLedger, match="another one was created under its id"):
+                await ledgers.write(77, late[0].metadata.closed(3, 30), late[0].version)
+            assert (await ledgers.read(77)).version == changes
+            await ledgers.write(77, late[1].metadata.closed(4, 40), late[1].version)
+            await ledgers.delete(77)
+
+    trees.run(test)
+
+
 def test_listing_of_many_ledgers_goes_folder_by_folder(trees):
     """What is kept meanwhile are the names of one folder a level, whatever the number of ledgers."""
 

@@ -21,7 +21,7 @@ from bookie_service.engine.authorization import AuthorizationLimits, Unfound
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.settings.rules_file import RulesFile
 from tests.bookie.serving import KEY, adds
-from tests.bookie.simulated_connections import SimulatedSocket
+from tests.bookie.simulated_connections import SimulatedSocket, replies
 from tests.bookie.v3_peer import request
 from tests.planting import around
 from tests.security.authorized import ALL_RIGHTS, OTHER_KEY, ROOT, AuthorizedBookie, Metadata, facts, statuses
@@ -330,3 +330,50 @@ def test_peer_that_takes_no_replies_after_the_look_up_gets_them_later() -> None:
     assert len(before) < 100
     assert [*before, *found] == [Status.EOK] * 900
     assert bookie.served.bookie.reads.waiting == 0
+
+
+def entry_lists(ledger_ids: tuple[int, ...]) -> bytes:
+    return b"".join(
+        v3.encode_message(request(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, number, ledgerId=ledger_id))
+        for number, ledger_id in enumerate(ledger_ids)
+    )
+
+
+@pytest.mark.parametrize("answer", ["found", "unknown"])
+def test_lists_of_entries_wait_on_until_the_ledgers_that_new_rules_name_are_looked_up(answer: str) -> None:
+    """docs/security.md: "If ZooKeeper does not answer within 4 s, the request is answered EIO". Lists that waited for
+    their turn were answered EIO at once, although the new rules allow them."""
+    bookie = bookie_that_knows_no_ledger(3)
+    auditor = bookie.connect(USER)
+    auditor.received += entry_lists((1, 2, 3))
+    bookie.served.turns_until(lambda: replies(auditor) == 1)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    assert statuses(bookie.ask(auditor, b"", turns=400)) == [Status.EOK], "made before the rules changed"
+    lists = bookie.served.bookie.entry_lists
+    connection = bookie.served.connections[auditor]
+    assert (len(lists), lists.clients(), sorted(bookie.metadata.asked)) == (2, [connection] * 2, [2, 3])
+    if answer == "unknown":
+        bookie.metadata.ledgers = dict.fromkeys(bookie.metadata.ledgers, Unfound.UNKNOWN)
+    bookie.metadata.release()
+    found = statuses(bookie.ask(auditor, b"", turns=400))
+    assert sorted(found) == ([Status.EOK, Status.EUA] if answer == "found" else [v3.StatusCode.EIO] * 2)
+    assert (len(lists), lists.clients()) == (0, [])
+
+
+def test_lists_that_wait_for_a_look_up_end_with_their_connection() -> None:
+    bookie = bookie_that_knows_no_ledger(3)
+    auditor = bookie.connect(USER)
+    auditor.received += entry_lists((1, 2))
+    bookie.served.turns_until(lambda: replies(auditor) == 1)
+    bookie.metadata.is_held = True
+    bookie.set_rules(f"{ALL_RIGHTS}\ndigest:user read log:mine")
+    bookie.ask(auditor, b"", turns=40)
+    lists = bookie.served.bookie.entry_lists
+    assert len(lists) == 1
+    bookie.served.connections[auditor].close()
+    bookie.metadata.release()
+    bookie.ask(auditor, b"", turns=40)
+    assert (len(lists), lists.clients()) == (0, [])
+    other = bookie.connect(ROOT)
+    assert statuses(bookie.ask(other, entry_lists((1,)), turns=40)) == [Status.EOK]

@@ -6,28 +6,25 @@ ask for one, a turn of the event loop signs once, and the addresses of those who
 
 from __future__ import annotations
 
+import queue
 import ssl
-from collections.abc import Sequence
+import threading
 from pathlib import Path
 
 import pytest
 
-from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 from bkspark.wire.start_tls import encode_start_tls
-from bookie_service.network.tls_handshakes import ListenerTls
+from bookie_service.network.tls_handshakes import Compute, HandshakeThread, ListenerTls, OnComputed
 from tests.bookie.serving import adds
-from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
+from tests.bookie.simulated_connections import ServedBookie, replies
 from tests.floods.requests import half_handshake, read
 from tests.security.certificates import Authority
-from tests.security.tls_serving import listener, trusting, v3_request
+from tests.security.half_handshakes import ANSWER_BYTES, AUTH, FLOOD, OTHER, begin, known, signed
+from tests.security.tls_serving import listener, trusting
 
-FLOOD, HONEST, OTHER = "10.0.0.9", "10.0.0.2", "10.0.0.3"
 HELLOS = 40
-ANSWER_BYTES = 100
-"""More than the answer to START_TLS has, and less than a ServerHello with its certificate."""
-AUTH = v3_request(protocol.AUTH, authRequest=protocol.AuthMessage(authPluginName="x", payload=b""))
 
 
 @pytest.fixture
@@ -68,27 +65,6 @@ def test_client_may_send_its_client_hello_before_start_tls_is_answered(tmp_path:
     assert served.failures == []
 
 
-def signed(peers: Sequence[SimulatedSocket]) -> int:
-    """Return how many of some peers have the bookie's signature."""
-    return sum(len(peer.sent) > ANSWER_BYTES for peer in peers)
-
-
-def begin(served: ServedBookie, address: str, count: int) -> list[SimulatedSocket]:
-    """Return peers of an address that send half a handshake each."""
-    peers = [served.connect(address) for _ in range(count)]
-    for peer in peers:
-        peer.received += half_handshake()
-    return peers
-
-
-def known(served: ServedBookie) -> SimulatedSocket:
-    """Return a client that has been served."""
-    peer = served.connect(HONEST)
-    peer.received += adds(1, 0, [b"honest"])
-    served.turns_until(lambda: replies(peer) == 1)
-    return peer
-
-
 def test_turn_of_the_event_loop_signs_once_however_many_handshakes_begin(tls: ListenerTls) -> None:
     served = ServedBookie(tls=tls)
     known(served)
@@ -113,6 +89,127 @@ def test_known_client_waits_for_one_signature_at_most(tls: ListenerTls) -> None:
         served.turns_until(lambda: replies(honest) > number)  # noqa: B023
         assert signed(peers) - before <= 1
     assert signed(peers) < HELLOS, "the others waited meanwhile"
+
+
+class Apart:
+    """Computes steps of handshakes when a test says so."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Compute, OnComputed]] = []
+
+    def __call__(self, compute: Compute, on_computed: OnComputed) -> None:
+        self.steps.append((compute, on_computed))
+
+    def compute(self) -> None:
+        """Compute a step that was begun."""
+        compute, on_computed = self.steps.pop()
+        on_computed(compute())
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> tuple[ListenerTls, Apart]:
+    apart = Apart()
+    return ListenerTls(listener(Authority(tmp_path).issue("bookie")), apart), apart
+
+
+def test_known_client_is_served_while_a_thread_computes_a_step_and_no_other_step_is_begun(
+    held: tuple[ListenerTls, Apart],
+) -> None:
+    tls, apart = held
+    served = ServedBookie(tls=tls)
+    honest = known(served)
+    peers = begin(served, FLOOD, HELLOS)
+    served.turns_until(lambda: bool(apart.steps))
+    for number in range(1, 30):
+        honest.received += read(1, 0)
+        assert served.turns_until(lambda: replies(honest) > number) <= 2  # noqa: B023
+    assert (len(apart.steps), signed(peers)) == (1, 0)
+    assert len(tls.owing) < HELLOS, "a peer whose step waits for the bookie owes nothing"
+    for number in range(HELLOS):
+        served.turns_until(lambda: bool(apart.steps))
+        apart.compute()
+        assert signed(peers) == number + 1
+    assert len(tls.owing) == HELLOS
+    assert served.failures == []
+
+
+@pytest.mark.parametrize("is_computed", [True, False])
+def test_connection_may_close_while_a_thread_computes_its_step(
+    held: tuple[ListenerTls, Apart], *, is_computed: bool
+) -> None:
+    tls, apart = held
+    served = ServedBookie(tls=tls)
+    (first,) = begin(served, FLOOD, 1)
+    served.turns_until(lambda: bool(apart.steps))
+    if is_computed:
+        compute, on_computed = apart.steps.pop()
+        error = compute()
+        served.connections[first].close()
+        on_computed(error)
+    else:
+        served.connections[first].close()
+        apart.compute()
+    assert (signed([first]), len(tls.owing)) == (0, 0)
+    (second,) = begin(served, FLOOD, 1)
+    served.turns_until(lambda: bool(apart.steps))
+    apart.compute()
+    assert (signed([second]), len(tls.owing)) == (1, 1), "others go on"
+    assert served.failures == []
+
+
+def test_what_the_peer_left_unread_is_sent_while_a_thread_computes_and_its_answer_comes_after_it(
+    held: tuple[ListenerTls, Apart],
+) -> None:
+    """The thread writes the answer where unsent ciphertext is taken from, so that is left alone meanwhile."""
+    tls, apart = held
+    served = ServedBookie(tls=tls)
+    peer = served.connect()
+    hello = half_handshake()
+    answer_bytes = len(encode_start_tls(0))
+    peer.received += hello[:answer_bytes]
+    served.turns_until(lambda: bool(peer.sent))
+    peer.takes = 1
+    peer.received += hello[answer_bytes:]
+    served.turns_until(lambda: bool(apart.steps))
+    apart.compute()
+    before = len(peer.sent)
+    # A second message of the handshake, which is not a right one.
+    peer.received += b"\x16\x03\x03\0\x01\0"
+    served.turns_until(lambda: bool(apart.steps))
+    compute, on_computed = apart.steps.pop()
+    error = compute()
+    peer.takes = 1 << 20
+    served.turn()
+    served.turn()
+    first = len(peer.sent)
+    assert first > before, "what was unsent"
+    on_computed(error)
+    assert len(peer.sent) > first, "the alert"
+    assert peer.is_closed
+
+
+def test_thread_computes_steps_one_after_the_other_and_reports_a_defect() -> None:
+    posted: queue.SimpleQueue[tuple[object, ...]] = queue.SimpleQueue()
+    failures: list[BaseException] = []
+    threads: list[str] = []
+
+    def compute() -> None:
+        threads.append(threading.current_thread().name)
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    thread = HandshakeThread(lambda callback, *arguments: posted.put((callback, *arguments)), failures.append)
+    for number in range(3):
+        thread.run(compute, [].append)
+        assert posted.get(timeout=60)[1:] == (None,)
+        assert len(threads) == number + 1
+    thread.run(fail, [].append)
+    callback, error = posted.get(timeout=60)
+    assert (callback, str(error)) == (failures.append, "a defect")
+    assert len(set(threads)) == 1
+    assert threading.current_thread().name not in threads
+    thread.stop()
 
 
 def test_addresses_take_turns_to_have_their_handshakes_signed(tls: ListenerTls) -> None:

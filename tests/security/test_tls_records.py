@@ -54,8 +54,8 @@ class Ends:
             with contextlib.suppress(ssl.SSLWantReadError):
                 self._tls.do_handshake()
             self.client.send(self._to_bookie.read())
-            with contextlib.suppress(BlockingIOError):
-                self.bookie.recv_into(SPACE)
+            if self.bookie.begin_step():
+                self.bookie.end_step(self.bookie.compute_step())
             with contextlib.suppress(BlockingIOError):
                 self._to_client.write(self.client.recv(65536))
 

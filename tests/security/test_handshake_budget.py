@@ -1,0 +1,242 @@
+"""Handshakes that are begun and not completed: an address has a budget of them, however often its peers come again."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bookie_service.network.handshake_budget import HandshakeBudget
+from bookie_service.network.tls_handshakes import ListenerTls
+from tests.bookie.simulated_connections import ServedBookie
+from tests.floods.requests import half_handshake
+from tests.security.certificates import Authority
+from tests.security.half_handshakes import ANSWER_BYTES, AUTH, FLOOD, OTHER, begin, signed
+from tests.security.tls_serving import listener
+
+MOST, SECONDS = 5, 10.0
+EACH_S = SECONDS / MOST
+
+
+class Machine:
+    """A clock, and what is called when it comes to a time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        heapq.heappush(self._calls, (self.now + seconds, next(self._count), callback))
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._calls and self._calls[0][0] <= end:
+            self.now, _, callback = heapq.heappop(self._calls)
+            callback()
+        self.now = end
+
+    def clock(self) -> float:
+        return self.now
+
+    @property
+    def planned(self) -> int:
+        """How many calls are planned."""
+        return len(self._calls)
+
+
+class Peer:
+    """A connection whose handshake begins."""
+
+    def __init__(self, bench: Bench, name: str, address: str) -> None:
+        self._bench = bench
+        self.name = name
+        self.address = address
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
+        return self._bench.machine.call_later(seconds, callback)
+
+    def make_room(self, why: str) -> None:
+        raise AssertionError("the budget closes nothing")
+
+
+class Bench:
+    """A budget, and which handshakes have begun, in this order."""
+
+    def __init__(self) -> None:
+        self.machine = Machine()
+        self.budget = HandshakeBudget(MOST, SECONDS)
+        self.begun: list[str] = []
+
+    def begin(self, name: str, address: str = "10.0.0.9") -> Peer:
+        peer = Peer(self, name, address)
+        self.budget.begin(peer, lambda: self.begun.append(name), self.machine.clock)
+        return peer
+
+    def give_back(self, peer: Peer) -> None:
+        self.budget.give_back(peer, self.machine.clock)
+
+
+def test_an_address_begins_a_number_at_once_and_as_many_in_each_time() -> None:
+    bench = Bench()
+    for number in range(30):
+        bench.begin(str(number))
+    assert len(bench.begun) == MOST
+    for count in range(1, 12):
+        bench.machine.run(EACH_S)
+        assert len(bench.begun) == MOST + count
+    bench.begin("another's", "10.0.0.2")
+    assert bench.begun[-1] == "another's"
+
+
+def test_the_newest_begins_first() -> None:
+    """A peer that means to complete its handshake has come just now; the others were not heard of again."""
+    bench = Bench()
+    for number in range(MOST + 3):
+        bench.begin(str(number))
+    bench.machine.run(EACH_S / 2)
+    bench.begin("new")
+    assert len(bench.begun) == MOST
+    bench.machine.run(EACH_S * 2)
+    assert bench.begun[MOST:] == ["new", "7"]
+
+
+def test_handshakes_that_are_completed_cost_nothing_and_let_others_begin() -> None:
+    bench = Bench()
+    peers = [bench.begin(str(number)) for number in range(MOST)]
+    for name in ("waits", "waits, too"):
+        bench.begin(name)
+    bench.give_back(peers[0])
+    assert bench.begun[MOST:] == ["waits, too"], "one for each"
+    bench.give_back(peers[1])
+    assert bench.begun[MOST:] == ["waits, too", "waits"]
+    bench.give_back(peers[2])
+    for number in range(10 * MOST):
+        peer = bench.begin(f"more {number}")
+        assert bench.begun[-1] == f"more {number}"
+        bench.give_back(peer)
+
+
+def test_a_peer_that_is_gone_does_not_begin_and_takes_nothing_from_the_budget() -> None:
+    bench = Bench()
+    for number in range(MOST):
+        bench.begin(str(number))
+    for peer in [bench.begin("gone") for _ in range(50)]:
+        bench.budget.discard(peer)
+    assert not any(each.waiting for each in bench.budget._addresses.values())
+    bench.begin("waits")
+    bench.machine.run(EACH_S)
+    assert bench.begun[MOST:] == ["waits"]
+    bench.budget.discard(Peer(bench, "never seen", "10.0.0.2"))
+
+
+def test_one_timer_for_each_address_is_enough() -> None:
+    bench = Bench()
+    for number in range(100):
+        bench.begin(str(number))
+    for _ in range(5):
+        assert bench.machine.planned == 1
+        bench.machine.run(EACH_S)
+
+
+def others(bench: Bench, count: int = 1500) -> None:
+    """Have other addresses begin one handshake each."""
+    for number in range(count):
+        bench.begin("another's", f"10.1.{number // 250}.{number % 250}")
+
+
+def test_addresses_whose_budget_is_whole_again_are_forgotten() -> None:
+    bench = Bench()
+    others(bench)
+    assert len(bench.budget._addresses) == 1500, "they have begun one each"
+    bench.machine.run(EACH_S)
+    late = bench.begin("late")
+    assert len(bench.budget._addresses) == 1
+    gone = Peer(bench, "gone", "10.1.0.0")
+    bench.give_back(gone)
+    bench.budget.discard(gone)
+    bench.give_back(late)
+
+
+def test_used_budgets_and_handshakes_that_wait_are_remembered_however_many_addresses_there_are() -> None:
+    bench = Bench()
+    for _ in range(MOST):
+        bench.begin("used", "10.0.0.8")
+    peers = [bench.begin("flood") for _ in range(MOST + 1)]
+    others(bench)
+    bench.begin("used", "10.0.0.8")
+    assert bench.begun.count("used") == bench.begun.count("flood") == MOST
+    # The event loop stood still, and its timers are late.
+    bench.machine.now += SECONDS
+    others(bench)
+    bench.budget.discard(peers[-1])
+    bench.machine.run(0)
+    assert (bench.begun.count("used"), bench.begun.count("flood")) == (MOST + 1, MOST)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> ServedBookie:
+    few = listener(Authority(tmp_path).issue("bookie"), handshakes_per_address_max=MOST, handshake_s=SECONDS)
+    return ServedBookie(tls=ListenerTls(few))
+
+
+def turns(served: ServedBookie, count: int) -> None:
+    for _ in range(count):
+        served.turn()
+
+
+def test_peers_that_come_again_when_they_are_closed_get_no_more_signatures_than_those_that_wait(
+    served: ServedBookie,
+) -> None:
+    """The oldest unfinished handshake of an address makes room for a new one, so 2,000 connections that came again had
+    500 handshakes signed a second, on half a processor, and reads of others took three times as long."""
+    peers = begin(served, FLOOD, 8 * MOST)
+    turns(served, 400)
+    assert signed(peers) == MOST
+    for _ in range(20):
+        for peer in peers[:MOST]:
+            served.connections[peer].close()
+        peers = peers[MOST:] + begin(served, FLOOD, MOST)
+        turns(served, 20)
+    assert signed(peers) == 0
+    others = begin(served, OTHER, MOST)
+    turns(served, 400)
+    assert signed(others) == MOST
+    served.loop.now += 1.5 * EACH_S
+    turns(served, 20)
+    assert signed(peers) == 1
+    assert served.failures == []
+
+
+def test_waiting_for_the_budget_ends_with_the_connection_and_at_the_deadline(served: ServedBookie) -> None:
+    peers = begin(served, FLOOD, MOST + 2)
+    turns(served, 400)
+    assert signed(peers) == MOST
+    waiting = [served.connections[peer] for peer in peers if not signed([peer])]
+    waiting[0].close()
+    waiting[1].close_if_stalled(served.loop.now + SECONDS + 1)
+    assert not waiting[1].is_open
+    served.loop.now += 5 * EACH_S
+    turns(served, 50)
+    assert signed(peers) == MOST
+    assert served.failures == []
+
+
+def test_auth_messages_in_clear_before_the_handshake_take_nothing_from_the_budget(tmp_path: Path) -> None:
+    """Apache's clients with SASL send one, and only then their ClientHello."""
+    authority = Authority(tmp_path)
+    one = listener(authority.issue("bookie"), handshakes_per_address_max=1, handshake_s=SECONDS)
+    served = ServedBookie(tls=ListenerTls(one))
+    peer = served.connect(FLOOD)
+    hello = half_handshake()
+    at = 4 + int.from_bytes(hello[:4], "big")
+    peer.received += hello[:at]
+    served.turns_until(lambda: bool(peer.sent))
+    for _ in range(3):
+        peer.received += AUTH
+        turns(served, 5)
+    peer.received += hello[at:]
+    served.turns_until(lambda: len(peer.sent) > ANSWER_BYTES, 20)
