@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
 from bkspark.errors import DataLoss
+from bkspark.log.formats import decode_head, encode_head
 from bkspark.metadata.tree import ANY_VERSION
 from bkspark.spark.ledger_stream import LedgerStreamReader
 from bkspark.spark.options import SourceOptions
@@ -132,6 +134,49 @@ def test_checkpoint_beyond_the_end_of_a_listed_ledger_is_a_loss(
     assert "was cut short" in caplog.text
     at_its_end = {**beyond, "entry": 2}
     assert rest(follow(cluster, log=log), at_its_end) == [3]
+
+
+def test_checkpoint_before_the_first_entry_of_a_listed_slice_is_a_loss(
+    cluster: Cluster, client: Client, log: str
+) -> None:
+    """The restored list has another slice of the ledger: what follows the checkpoint there is not of the log."""
+    append(client, log, 1, 2, 3, 4)
+    start = follow(cluster, log=log).initialOffset()
+    ledger = client.log(log).show()["ledgers"][0]["ledger"]
+    path = f"/bkspark/logs/{log}"
+
+    async def cut() -> None:
+        tree = await client.asynchronous.tree()
+        data, stat = await tree.get(path)
+        head = decode_head(data, path)
+        tail = (replace(head.tail[0], first_entry=2),)
+        await tree.set(path, encode_head(replace(head, tail=tail, has_slices=True)), stat.version)
+
+    run(cut)
+    assert rest(follow(cluster, log=log), start) == [3, 4]
+    for entry in (2, 3):
+        within = {**start, "entry": entry, "ledger": ledger, "ordinal": 0}
+        assert rest(follow(cluster, log=log), within) == [3, 4][entry - 2 :]
+    before = {**start, "entry": 1, "ledger": ledger, "ordinal": 0}
+    with pytest.raises(DataLoss, match=f"log {log} was restored from an older state"):
+        follow(cluster, log=log).latestOffset(before)
+
+
+def test_allowed_loss_of_truncated_entries_is_one_warning(
+    cluster: Cluster, client: Client, log: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """docs/spark.md, failOnDataLoss: "a warning of the driver or of the task names what is missing"."""
+    append(client, log, 1, 2)
+    stream = lenient(cluster, log=log, maxEntriesPerTrigger="1")
+    read = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    append(client, log, 3)
+    client.log(log).truncate("latest")
+    append(client, log, 4)
+    caplog.clear()
+    for _ in range(2):
+        assert rest(stream, read) == [4]
+    (warned,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warned.startswith(f"log {log} was truncated, expired or overwritten: what was unread, from position ")
 
 
 def test_log_of_a_pattern_that_was_made_again_before_its_first_batch_was_read_is_a_loss(
