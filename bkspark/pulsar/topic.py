@@ -60,6 +60,11 @@ class PulsarStore:
         self._admin_root = admin_root
         """The chroot of the store with /admin."""
 
+    async def catch_up(self) -> None:
+        """Make what is read from now on at least as new as at this moment."""
+        for tree in {self._tree, self._configuration}:
+            await tree.catch_up()
+
     # ---- topics ----
 
     async def partitions(self, topic: TopicName) -> list[TopicName]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -19,9 +20,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataAccessDenied
 from bkspark.log.positions import Position
-from bkspark.spark.losses import Losses, NamedPosition
+from bkspark.spark.losses import DELETED_AND_CREATED_AGAIN, Losses, NamedPosition
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
@@ -61,7 +62,9 @@ class OffsetForm(Protocol[NotedT]):
 class Planner(Protocol):
     """Reads the present state of what is followed; one for each trigger."""
 
+    async def catch_up(self) -> None: ...
     def check_offsets(self, names: Collection[str]) -> None: ...
+    def option_without(self, name: str) -> str | None: ...
 
 
 class Followed(Protocol[NotedT]):
@@ -110,6 +113,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         """When the last batch was planned."""
         self._is_new = False
         """Whether the initial offset is being made: then what the options name must exist."""
+        self._is_caught_up = False
+        """Whether the metadata store's state was read that is not older than this object."""
         self._turn = 0
         """Which log is served first in a limited batch; increases with each batch."""
         self._check_schema(schema)
@@ -131,6 +136,15 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     @abstractmethod
     async def _refresh(self, planner: PlannerT) -> dict[str, FollowedT]:
         """Return what is followed as it is now, by name."""
+
+    async def _look(self, planner: PlannerT) -> dict[str, FollowedT]:
+        """Return what is followed as it is now, by name. The first look, after a restart, is at least as new as what
+        the checkpoint has seen, whichever server of the metadata store answers; those after it cannot be older."""
+        if not self._is_caught_up:
+            with suppress(MetadataAccessDenied):  # the root of the store is closed: a server's own copy must do
+                await planner.catch_up()
+            self._is_caught_up = True
+        return await self._refresh(planner)
 
     @abstractmethod
     async def _planned(
@@ -160,7 +174,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         planner = self._new_planner()
 
         async def start() -> dict[str, Any]:
-            logs = await self._refresh(planner)
+            logs = await self._look(planner)
             planner.check_offsets(logs)
             begins = {name: await log.wanted_start() for name, log in logs.items()}
             await self._begun(begins)
@@ -189,7 +203,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         return run(lambda: self._latest(planner, start, limit))
 
     async def _latest(self, planner: PlannerT, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
-        logs = await self._refresh(planner)
+        logs = await self._look(planner)
         readable = {name: await log.end() for name, log in logs.items()}
         if self._fixes_end:
             self._fixes_end = False
@@ -203,7 +217,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
             await self._report(logs, ends, readable)
             return self._ending(ends, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
-        self._report_gone(noted, logs)
+        self._report_gone(planner, noted, logs)
         begins = {name: await log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
         await self._begun(begins)
         ends = await self._ends(logs, noted, begins, readable, limit)
@@ -302,7 +316,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         planner = self._new_planner()
 
         async def target() -> dict[str, NotedT]:
-            return {name: log.offset(await log.end()) for name, log in (await self._refresh(planner)).items()}
+            return {name: log.offset(await log.end()) for name, log in (await self._look(planner)).items()}
 
         self._target = run(target)
 
@@ -335,22 +349,21 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
         first = self._form.from_json(start, CHECKPOINT)
         last = self._form.from_json(end, CHECKPOINT)
         if logs is None:
-            logs = await self._refresh(planner)
-        self._report_gone(last, logs)
+            logs = await self._look(planner)
+        self._report_gone(planner, last, logs)
         ranges: list[EntryRange] = []
         begins: dict[str, Position] = {}
         for name in sorted(last.keys() & logs.keys()):
             log = logs[name]
-            if name not in first:
-                # It was found then. With a limit, which Spark gives from 4.2 on, the end names its beginning.
-                if log.start < last[name].position:
-                    begins[name] = log.start
-                    ranges += await log.ranges(log.start, last[name].position)
-            elif log.is_another_than(last[name]):
-                self._losses.report(last[name], "deleted and created again")
-            else:
-                begins[name] = await log.begin(first[name])
-                ranges += await log.ranges(begins[name], last[name].position)
+            if log.is_another_than(last[name]):
+                self._losses.report(last[name], DELETED_AND_CREATED_AGAIN)
+                continue
+            # A log without a first offset was found then. With a limit, which Spark gives from 4.2 on, the end names
+            # its beginning.
+            begin = await log.begin(first[name]) if name in first else log.start
+            if name in first or begin < last[name].position:
+                begins[name] = begin
+                ranges += await log.ranges(begin, last[name].position)
         await self._begun(begins)
         return await self._planned(planner, logs, ranges)
 
@@ -360,9 +373,12 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Gener
     def stop(self) -> None:
         """Do nothing: connections end with the process."""
 
-    def _report_gone(self, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
+    def _report_gone(self, planner: PlannerT, noted: Mapping[str, NotedT], logs: Mapping[str, FollowedT]) -> None:
         for name in sorted(noted.keys() - logs.keys()):
-            self._losses.report(noted[name], "deleted")
+            if (option := planner.option_without(name)) is None:
+                self._losses.report(noted[name], "deleted")
+            else:
+                self._losses.report_unselected(noted[name], option)
 
 
 def check_without_admission_control(options: SourceOptions) -> None:

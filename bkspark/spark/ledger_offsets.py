@@ -1,7 +1,10 @@
 """Offsets of a stream that follows ledgers, as one canonical JSON object. PURE.
 
-    {"finished": [[0, 16], [18, 18]], "ledgers": {"17": 120, "19": 0}, "selection": "…", "version": 1}
+    {"created": {"17": 1764500000000}, "finished": [[0, 16], [18, 18]], "ledgers": {"17": 120, "19": 0},
+     "selection": "…", "version": 1}
 
+    created     by id, when a ledger of `ledgers` was created, in ms since 1970: a ledger that is deleted and created
+                again under its id is another one. Offsets of earlier versions of bkspark have no such member
     finished    ranges of ledger ids, both ends included, of which nothing is to be read any more: read to their end
                 after they were closed, or not of the selection, which never changes
     ledgers     by id, the next entry of each other ledger
@@ -38,6 +41,8 @@ class LedgerOffset:
     ledger_id: int
     entry_id: int
     is_finished: bool = False
+    created_ms: int | None = None
+    """When the ledger was created, in ms since 1970; None if the offset does not say so."""
 
     @property
     def position(self) -> Position:
@@ -110,10 +115,12 @@ class ManyLedgers:
 
     def to_json(self, offsets: Mapping[str, LedgerOffset]) -> dict[str, Any]:
         read = [each.ledger_id for each in offsets.values() if each.is_finished]
-        rest = sorted((each.ledger_id, each.entry_id) for each in offsets.values() if not each.is_finished)
+        rest = sorted((each for each in offsets.values() if not each.is_finished), key=lambda each: each.ledger_id)
+        created = {str(each.ledger_id): each.created_ms for each in rest if each.created_ms is not None}
         return {
+            **({"created": created} if created else {}),
             "finished": [list(each) for each in self.finished.with_ids(read).ranges],
-            "ledgers": {str(ledger_id): entry_id for ledger_id, entry_id in rest},
+            "ledgers": {str(each.ledger_id): each.entry_id for each in rest},
             "selection": self._selection,
             "version": VERSION,
         }
@@ -124,7 +131,12 @@ class ManyLedgers:
         Raises:
             ConfigurationError: it is the offset of a stream of logs, of another selection, or of a newer version.
         """
-        if not isinstance(value, Mapping) or set(value) != {"finished", "ledgers", "selection", "version"}:
+        if not isinstance(value, Mapping) or value.keys() - {"created"} != {
+            "finished",
+            "ledgers",
+            "selection",
+            "version",
+        }:
             raise _no_offset(value, source)
         if value["version"] != VERSION:
             raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")
@@ -133,9 +145,13 @@ class ManyLedgers:
                 f"{source} is of ledgers {shown(value['selection'])}, but {shown(self._selection)} are read: give the "
                 "same options 'ledgers' and 'ledgerMetadata.*', or use a new checkpoint"
             )
-        if not _are_ranges(value["finished"]) or not _are_entries(value["ledgers"]):
+        created = value.get("created", {})
+        if not _are_ranges(value["finished"]) or not _are_entries(value["ledgers"]) or not _are_times(created):
             raise _no_offset(value, source)
-        return {key: LedgerOffset(int(key), entry_id) for key, entry_id in value["ledgers"].items()}
+        return {
+            key: LedgerOffset(int(key), entry_id, created_ms=created.get(key))
+            for key, entry_id in value["ledgers"].items()
+        }
 
     @staticmethod
     def finished_in(value: Mapping[str, Any]) -> LedgerIds:
@@ -173,3 +189,8 @@ def _are_entries(value: Any) -> bool:
         and 0 <= entry_id <= ENTRY_ID_MAX
         for key, entry_id in value.items()
     )
+
+
+def _are_times(value: Any) -> bool:
+    """Return whether a value is an object of times by ledger id."""
+    return isinstance(value, Mapping) and all(type(each) is int for each in value.values())

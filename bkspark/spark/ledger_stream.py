@@ -21,11 +21,11 @@ from bkspark.spark.columns import row_assembler
 from bkspark.spark.connection import connect
 from bkspark.spark.following import CHECKPOINT, FollowingReader
 from bkspark.spark.ledger_offsets import LedgerOffset, ManyLedgers
-from bkspark.spark.losses import Losses
+from bkspark.spark.losses import DELETED_AND_CREATED_AGAIN, Losses
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
-from bkspark.spark.plan import ReadPlanner
-from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, amount, between
+from bkspark.spark.plan import FollowedLedger, ReadPlanner
+from bkspark.spark.ranges import Backlog, EntryRange, advance, amount, between
 from bkspark.spark.read import read_partition
 from bkspark.spark.versions import ReadLimit
 from bkspark.stages import reached_by_each
@@ -34,16 +34,18 @@ from bkspark.stages import reached_by_each
 class LedgerAtTrigger:
     """One ledger as a trigger finds it: `extent` has the entries of the selection that can be read now."""
 
-    def __init__(self, extent: ReadableSegment, options: SourceOptions, losses: Losses, *, is_complete: bool) -> None:
-        self._extent = extent
+    def __init__(self, found: FollowedLedger, options: SourceOptions, losses: Losses) -> None:
+        self._extent = found.extent
+        self._created_ms = found.created_ms
+        """When the ledger was created, in ms since 1970. Constant."""
         self._options = options
         self._losses = losses
-        self._is_complete = is_complete
+        self._is_complete = found.is_complete
         """Whether the selection will have no more entries."""
 
     def offset(self, position: Position) -> LedgerOffset:
         is_finished = self._is_complete and position.entry_id >= self._extent.end_entry
-        return LedgerOffset(self._extent.ledger_id, position.entry_id, is_finished)
+        return LedgerOffset(self._extent.ledger_id, position.entry_id, is_finished, self._created_ms)
 
     @property
     def start(self) -> Position:
@@ -66,16 +68,20 @@ class LedgerAtTrigger:
         """Return where reading from a recorded offset begins.
 
         Raises:
-            DataLoss: the ledger was closed before it (failOnDataLoss): entries that the query has counted are gone.
+            DataLoss: the ledger is another one, or was closed before it (failOnDataLoss): entries that the query has
+                counted are gone.
         """
+        if self.is_another_than(noted):
+            self._losses.report(noted, DELETED_AND_CREATED_AGAIN)
+            return self.start
         end = await self.end()
         if self._extent.is_closed and noted.position > end:
             self._losses.report(noted, f"closed at entry {end.entry_id - 1}")
         return noted.position
 
     def is_another_than(self, noted: LedgerOffset) -> bool:
-        """False: no two ledgers have one id."""
-        return False
+        """Return whether the ledger was deleted since, and another one was created with its id."""
+        return noted.created_ms is not None and noted.created_ms != self._created_ms
 
     async def amount(self, begin: Position, end: Position) -> Backlog:
         return amount([self._extent], begin, end)
@@ -116,12 +122,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
         found, form.finished = await planner.followed(
             self._options.ledgers or (), form.finished, form.noted, is_begin=self._is_new
         )
-        return {
-            str(each.extent.ledger_id): LedgerAtTrigger(
-                each.extent, self._options, self._losses, is_complete=each.is_complete
-            )
-            for each in found
-        }
+        return {str(each.extent.ledger_id): LedgerAtTrigger(each, self._options, self._losses) for each in found}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query without checkpoint begins; see `FollowingReader.initialOffset`."""
@@ -150,7 +151,7 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
         finished = self._form.finished_in(end)
         if logs is None:
             self._form.begin_at(start, CHECKPOINT)
-            logs = await self._refresh(planner)
+            logs = await self._look(planner)
         ranges: list[EntryRange] = []
         for name, noted in sorted(first.items(), key=lambda item: item[1].ledger_id):
             ledger = logs.get(name)
@@ -158,10 +159,12 @@ class LedgerStreamReader(FollowingReader[LedgerOffset, ReadPlanner, LedgerAtTrig
                 continue  # it was deleted when the batch was cut, and that loss is allowed
             if ledger is None:
                 self._losses.report(noted, "deleted")
+            elif name in last and ledger.is_another_than(last[name]):
+                self._losses.report(noted, DELETED_AND_CREATED_AGAIN)
             else:
                 # A ledger that the batch finishes is closed: its end does not change.
                 stop = last[name].position if name in last else await ledger.end()
-                ranges += await ledger.ranges(noted.position, stop)
+                ranges += await ledger.ranges(await ledger.begin(noted), stop)
         return await self._planned(planner, logs, ranges)
 
     async def _planned(

@@ -12,6 +12,9 @@ from bkspark.spark.ranges import EntryRange
 
 _log = logging.getLogger(__name__)
 
+DELETED_AND_CREATED_AGAIN = "deleted and created again"
+"""What happened to something that has the name of what a checkpoint names, and is another."""
+
 
 class NamedPosition(Protocol):
     """A position in one log, as it is recorded in offsets, for messages."""
@@ -43,8 +46,23 @@ class Losses:
             DataLoss: losses are not allowed (failOnDataLoss).
         """
         lost = f"{noted.subject} was {what}: what was unread, from {noted.place} on, is lost"
+        self._report(lost, "use a new checkpoint, or allow the loss (failOnDataLoss=false)")
+
+    def report_unselected(self, noted: NamedPosition, option: str) -> None:
+        """Report that an option does not select any more what a checkpoint has a position in.
+
+        Raises:
+            DataLoss: losses are not allowed (failOnDataLoss).
+        """
+        left_out = f"{noted.subject} is in the checkpoint, but {option} does not select it: it is not read from"
+        self._report(
+            f"{left_out} {noted.place} on",
+            "select it again, use a new checkpoint, or leave it out (failOnDataLoss=false)",
+        )
+
+    def _report(self, lost: str, remedy: str) -> None:
         if self._fails:
-            raise DataLoss(f"{lost}; use a new checkpoint, or allow the loss (failOnDataLoss=false)")
+            raise DataLoss(f"{lost}; {remedy}")
         if lost not in self._warned:
             self._warned.add(lost)
             _log.warning("%s", lost)

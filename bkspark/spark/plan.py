@@ -14,7 +14,7 @@ from bkspark.ledger.encryption import opening_metadata
 from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.log import Log, store_of
-from bkspark.log.positions import EARLIEST, LATEST, Position
+from bkspark.log.positions import EARLIEST, LATEST, NO_LEDGER, Position
 from bkspark.log.routing import RoutedCommits
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Timeline
@@ -34,6 +34,8 @@ from bkspark.spark.stored_ledgers import Pick, selected_ledgers, stored_ledgers
 OPENED_LEDGERS_MAX = 2_000
 """Ledgers whose metadata the driver reads for a plan. Tasks of a larger plan read those of their own ledgers, unless a
 column has times: only the driver has the list that the plan was made of."""
+RESTORED = "restored from an older state"
+"""What happened to a log whose list of ledgers does not have what a checkpoint names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class FollowedLedger:
     extent: ReadableSegment
     """The entries, of one ledger."""
     is_complete: bool
+    created_ms: int
+    """When it was created, in ms since 1970: another ledger that has its id later has another time."""
 
 
 class ReadPlanner:
@@ -72,6 +76,10 @@ class ReadPlanner:
         self._now_ms = reference_ms(options)
 
     # ---- the state of logs and ledgers ----
+
+    async def catch_up(self) -> None:
+        """Make the metadata that are read from now on at least as new as at this moment."""
+        await (await self._client.tree()).catch_up()
 
     async def log_names(self) -> list[str]:
         """Return the logs to read by name: that of option `log`, or those that exist and match `logsPattern`."""
@@ -128,6 +136,11 @@ class ReadPlanner:
                         f"option '{option}' names log {name!r}, which does not exist or does not match logsPattern "
                         f"{options.logs_pattern!r}: give a JSON object of names of logs and offsets"
                     )
+
+    def option_without(self, name: str) -> str | None:
+        """Return the option that does not select a log, for messages; None if it is selected."""
+        pattern = self._options.logs_pattern
+        return None if pattern is None or re.fullmatch(pattern, name) else f"option 'logsPattern' ({pattern})"
 
     async def chosen(self, selection: Sequence[IdRange]) -> list[EntryRange]:
         """Return the readable entries of the ledgers that option `ledgers` chooses, in its order.
@@ -194,7 +207,7 @@ class ReadPlanner:
                 end = whole.end_entry if part.end_entry is None else min(whole.end_entry, part.end_entry)
                 length = round(whole.entry_bytes * max(0, end - part.first_entry))
                 extent = replace(whole, first_entry=part.first_entry, end_entry=end, length=length)
-                found.append(FollowedLedger(extent, reader.is_closed or end == part.end_entry))
+                found.append(FollowedLedger(extent, reader.is_closed or end == part.end_entry, reader.times.created_ms))
         return found, finished
 
     async def _wanted(self, picks: list[Pick], *, by_time: bool) -> list[Pick]:
@@ -411,6 +424,32 @@ class ReadPlanner:
         except ConfigurationError as error:
             raise ConfigurationError(f"{source}: {error}") from None
         return position
+
+    async def contradiction(self, snapshot: LogSnapshot, position: Position) -> str | None:
+        """Return what happened to a log that had a position once and has no such position now; None if it has it, or
+        begins after it.
+
+        Bookies that are asked now may know less of an open ledger than others did, which contradicts nothing.
+        """
+        if position.ledger_id == NO_LEDGER:
+            return RESTORED if position.ordinal > snapshot.end_ordinal else None
+        if position.ordinal >= snapshot.end_ordinal:
+            return RESTORED
+        if position < snapshot.start or position.ordinal < snapshot.first_ordinal:
+            return None
+        listed = await snapshot.ledger(position.ordinal)
+        if listed.ledger_id != position.ledger_id or 0 < position.entry_id < listed.first_entry:
+            return RESTORED
+        last_entry = listed.last_entry
+        if last_entry is None:
+            await self.ledgers.open({listed.ledger_id: snapshot.name}, must_exist=False)
+            reader = self.ledgers.get(listed.ledger_id)
+            if reader is None or not reader.is_closed:
+                return None
+            last_entry = reader.last_entry
+        if position.entry_id <= last_entry + 1:
+            return None
+        return f"cut short: its ledger {listed.ledger_id} ends at entry {last_entry}"
 
     # ---- partitions ----
 

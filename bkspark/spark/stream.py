@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,12 +27,12 @@ from bkspark.spark.connection import connect
 from bkspark.spark.consumers import StreamConsumer
 from bkspark.spark.following import CHECKPOINT, FollowingReader, OffsetForm
 from bkspark.spark.log_schemas import ColumnCheck
-from bkspark.spark.losses import Losses
+from bkspark.spark.losses import DELETED_AND_CREATED_AGAIN, Losses
 from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.opened_ledgers import OpenedLedgers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import ReadPartition
-from bkspark.spark.plan import ReadPlanner
+from bkspark.spark.plan import RESTORED, ReadPlanner
 from bkspark.spark.ranges import Backlog, EntryRange, ReadableSegment, advance, between
 from bkspark.spark.read import read_partition
 from bkspark.stages import reached_by_each
@@ -64,8 +65,12 @@ class LogAtTrigger:
         """Return where reading from a recorded offset begins; with failOnDataLoss=false, at the first remaining
         entry."""
         if self.is_another_than(noted):
-            self._losses.report(noted, "deleted and created again")
+            self._losses.report(noted, DELETED_AND_CREATED_AGAIN)
             return self._snapshot.start
+        what = await self._planner.contradiction(self._snapshot, noted.position)
+        if what is not None:
+            self._losses.report(noted, what)
+            return self._snapshot.start if what == RESTORED else noted.position
         instead = "start the query with a new checkpoint"
         first = await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)
         if first != noted.position:
@@ -97,6 +102,11 @@ class LogAtTrigger:
         return advance(found, begin, entries_max, bytes_max)
 
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
+        """Return the entries between two recorded positions; what is gone is reported."""
+        if await self._planner.contradiction(self._snapshot, end) == RESTORED:
+            self._losses.report(self.offset(begin), RESTORED)
+            # What the log has of the batch: none of a ledger that another one has replaced.
+            end = min(replace(end, entry_id=0), await self.end())
         return between(await self._extents(begin, end), begin, end)
 
     async def _extents(self, begin: Position, end: Position) -> list[ReadableSegment]:

@@ -191,6 +191,29 @@ class TopicPlanner:
             self._store = await pulsar_store(self.client, self.options)
         return self._store
 
+    async def catch_up(self) -> None:
+        """Make the metadata that are read from now on at least as new as at this moment."""
+        await (await self.client.tree()).catch_up()
+        await (await self.store()).catch_up()
+
+    def option_without(self, name: str) -> str | None:
+        """Return the option that does not select a topic or partition, for messages; None if it is selected."""
+        options, topic = self.options, TopicName.parse(name)
+        if options.topics_pattern is not None:
+            tenant, namespace, pattern = options.topics_pattern.split("/", 2)
+            is_there = (topic.tenant, topic.namespace) == (tenant, namespace)
+            is_selected = is_there and topic.whole.matches(pattern)
+            return None if is_selected else f"option 'topicsPattern' ({options.topics_pattern})"
+        named = self._named()
+        if topic in named or topic.whole in named:
+            return None
+        return "option 'topic'" if options.topics is None else "option 'topics'"
+
+    def _named(self) -> list[TopicName]:
+        options = self.options
+        named = options.topics if options.topics is not None else (options.topic or "",)
+        return list(dict.fromkeys(map(TopicName.parse, named)))
+
     def snapshot_keys(self) -> SnapshotKeys:
         """Return the object that finds out which topics have snapshots of transactions."""
         return SnapshotKeys(self.client, self._without_password)
@@ -207,8 +230,7 @@ class TopicPlanner:
             store = await self.store()
             found = await store.topics(TopicName.parse(f"{parts[0]}/{parts[1]}/x"))
             return [topic for topic in found if topic.matches(parts[2])]
-        named = options.topics if options.topics is not None else (options.topic or "",)
-        return list(dict.fromkeys(map(TopicName.parse, named)))
+        return self._named()
 
     async def topics(self, *, missing: list[TopicName] | None = None) -> list[TopicName]:
         """Return the topics and partitions to read, in order.

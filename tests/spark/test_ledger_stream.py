@@ -353,6 +353,9 @@ def test_the_checkpoint_of_another_selection_is_refused(cluster: Cluster, client
         {"ledgers": {"1": -4}},
         {"ledgers": {"1": 0.5}},
         {"ledgers": {"1": True}},
+        {"created": [1]},
+        {"created": {"3": "now"}},
+        {"created": {"3": None}},
     ],
 )
 def test_offset_that_was_changed_by_hand_is_refused(changed: dict[str, Any]) -> None:

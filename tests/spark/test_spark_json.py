@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ CELLS = {
     for kind, cells in {
         "string": """1 | 1.0 | 1.50 | 1e2 | 1e20 | -2.5e-7 | true | {"x": 1, "y":[ 2]} | [1, 2] | null | "s" | 1E400
  | NaN | -Infinity | 0.12345678901234567890123456789 | [1.0,{"a":1e20, "b":"\\u00fc"}] | "  x " | []
- | 123456789012345678901234567890""",
+ | 123456789012345678901234567890 | -0 | {"a": -0} | [-0, 0]""",
         "bigint": '"5" | 5.5 | true | 9223372036854775808 | null | 7',
         "double": '"1.5" | "NaN" | "-Infinity" | "INF" | 1 | true | "+INF" | "-INF" | "+Infinity" | "inf"',
         "boolean": '"true" | 1 | false',
@@ -35,13 +36,13 @@ CELLS = {
  | "2024-2-9T1:2:3Z"
  | "2024-02-29T10:00:00.123456789Z" | "2024-02-29T10:00:00+0200" | "2024-02-29T10:00:00+2:00" | "2024-02-30T10:00:00Z"
  | "2024-02-29T10:00:00 Europe/Berlin" | "2024-02-29 10:00:00 UTC" | " 2024-02-29T10:00:00Z " | "2024-02-29T24:00:00Z"
- | "2024-02-29T10:00:00 Nowhere/City\"""",
+ | "2024-02-29T10:00:00 Nowhere/City" | "+2024-2-9T1:2:3Z" | "002024-02-29T10:00:00Z" | "2024-02-29T\"""",
         "timestamp_ntz": '"2024-02-29T10:00:00.5" | "2024-2-9" | "2024-02-29T10:00:00Z" | 0 | "2024"',
         "date": """0 | "2024-02-29" | "2024-02-29T12:00:00Z" | "2024-2-9" | "2024" | "2024-02" | "2024-02-30" | ""
- | " 2024-02-29 " | "2024-02-29T" | "2024-02-29T23:30:00-08:00" | "29.02.2024\"""",
+ | " 2024-02-29 " | "+2024-2-9" | "2024-02-29T" | "2024-02-29T23:30:00-08:00" | "29.02.2024\"""",
         "decimal(10,2)": """1 | 1.5 | "1.5" | 1.555 | 123456789012 | "1,000.5" | " 1" | "1_0" | "1e2" | "Infinity\"""",
         "decimal(38,0)": '123456789012345678901234567890 | -99999999999999999999999999999999999999 | 2.5 | "5"',
-        "binary": '"aGk=" | "hi!" | 5',
+        "binary": '"aGk=" | "hi!" | 5 | "YWJj\\r\\nYWJj" | " aGk=\\n" | "aG k="',
         "array<int>": '5 | [1,"2"] | [1,2]',
         "struct<a:int>": '5 | {"a":1} | {"b":2}',
         "struct<a:int,b:struct<c:date,d:string>>": """{"a":"x","b":{"c":"2024-02-29","d":5}}
@@ -170,6 +171,28 @@ def test_an_object_in_a_string_column_is_its_text_wherever_the_column_is() -> No
         [[], None],
         [[(1, source), (2, "x")], None],
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "value"),
+    [
+        pytest.param(pa.string(), "-0", "-0", id="sign of zero"),
+        pytest.param(pa.list_(pa.string()), "[-0, 0, [-0]]", ["-0", "0", "[-0]"], id="signs of zeros"),
+        pytest.param(pa.date32(), '"+2024-2-9"', date(2024, 2, 9), id="sign of a year"),
+        pytest.param(pa.timestamp("us"), '"002024-2-9 1:2:3"', datetime(2024, 2, 9, 1, 2, 3), id="long year"),
+        pytest.param(pa.binary(), '"YWJj\\r\\nYWJj\\n"', b"abcabc", id="lines of base64"),
+    ],
+)
+def test_what_sparks_own_source_reads_is_read(kind: pa.DataType, cell: str, value: Any) -> None:
+    assert decoded(kind, cell) == [value]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell"), [(pa.timestamp("us"), '"2024-02-29T"'), (pa.binary(), '"aG k="'), (pa.binary(), '"aGk"')]
+)
+def test_what_sparks_own_source_refuses_is_malformed(kind: pa.DataType, cell: str) -> None:
+    with pytest.raises(MalformedPayload):
+        decoded(kind, cell)
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(10, 2)])

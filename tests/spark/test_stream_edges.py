@@ -106,6 +106,33 @@ def test_new_log_lets_no_log_wait_longer_for_the_least_number_of_entries(cluster
     assert values(stream, noted, latest(stream, noted)) == ["1", "2"]
 
 
+def test_query_with_an_end_does_not_wait_for_the_least_number_of_entries(cluster, client, prefix):
+    """docs/spark.md: minEntriesPerTrigger is "not used with Trigger.AvailableNow". The query would end without rows."""
+    append(client, prefix, b"1", b"2")
+    stream = follow(cluster, log=prefix, minEntriesPerTrigger="9", maxTriggerDelay="1h")
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    assert values(stream, start, latest(stream, start)) == ["1", "2"]
+
+
+@pytest.mark.parametrize("limit", ["maxEntriesPerTrigger", "maxBytesPerTrigger"])
+def test_limited_batch_takes_what_fits_of_several_ledgers(cluster, client, prefix, limit):
+    for value in (b"1", b"2", b"3", b"4"):
+        append(client, prefix, value)
+    stream = follow(cluster, log=prefix, **{limit: "3"})
+    start = stream.initialOffset()
+    assert values(stream, start, latest(stream, start)) == ["1", "2", "3"]
+
+
+def test_batch_with_an_end_of_another_trigger_is_planned_from_the_present_state(cluster, client, prefix):
+    append(client, prefix, b"1", b"2")
+    stream = follow(cluster, log=prefix)
+    start = stream.initialOffset()
+    latest(stream, start)
+    append(client, prefix, b"3")
+    assert values(stream, start, latest(follow(cluster, log=prefix), start)) == ["1", "2", "3"]
+
+
 def test_entries_of_no_bytes_are_read_under_a_limit_of_bytes(cluster, client, prefix):
     append(client, f"{prefix}-a", b"", b"")
     one = follow(cluster, log=f"{prefix}-a", maxBytesPerTrigger="10")

@@ -1,6 +1,7 @@
 """JSON as Spark's own source reads it (jsonDialect spark), where that differs from `values`.
 
     string        a number, true, an object or an array is its text as it was written
+    binary        base64, also with line breaks
     whole number  5.0 is 5 (Spark's own source has null there); 5.5 and "5" are malformed
     float         also the words "+INF", "-INF", "+Infinity"
     decimal       rounded half up to the column's scale; a text may have commas between its thousands
@@ -17,10 +18,13 @@ Otherwise than in Spark's own source
 
 * a text without zone is UTC; there it is the session's zone;
 * a number beyond a tinyint does not fit;
-* columns are found in the order in which they appear, an empty text is text, and no column is left out;
-* these are malformed: single quotes, INF without quotes, text that is not UTF-8 and half a surrogate pair, an array of
-  objects (an entry is one row), an empty entry, years beyond 9999 and below 1, a time without a date, a date as a
-  number of days, zones such as PST or +01:30:15, an interval as text, and base64 with line breaks;
+* columns are found in the order in which they appear, an empty text is text, and no column is left out; of a member
+  that an object has twice, the last one decides whether the entry is malformed;
+* these are malformed: single quotes, INF and +Infinity without quotes, text that is not UTF-8 and half a surrogate
+  pair, an array of objects (an entry is one row), an empty entry, years beyond 9999 and below 1, a time without a date,
+  a date as a number of days, zones such as PST or +01:30:15, an interval as text, and a value of type void;
+* an entry that is not JSON has only nulls; there it has what comes before the error. There base64 whose end is missing
+  makes all columns null;
 * these are read: ISO 8601 in its other forms, a map as an array of [key, value], an interval as a number of
   microseconds, and a member with the name of the column of corrupt records.
 """
@@ -51,10 +55,14 @@ _DIGITS = Context(prec=76)
 _LOSSY = frozenset((dict, list, float))
 """Types of parsed values that may not be what was written."""
 _WORDS_OF_FLOATS = {"+INF": "Infinity", "-INF": "-Infinity", "+Infinity": "Infinity"}
-_DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
+_DAY = r"\+?(\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
 _DATE = re.compile(_DAY + r"(?:[ T].*)?)?)?", re.DOTALL | re.ASCII)
-_MOMENT = re.compile(_DAY + r"(?:[ T](?:(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d*))?(.*))?)?)?)?", re.ASCII)
+_MOMENT = re.compile(_DAY + r"(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d*))?(.*))?)?)?", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", re.ASCII)
+
+
+_BLANKS_BEFORE_FOUR = re.compile(r"[\0- ]+([^\0- ]{4}|\Z)")
+"""White space and line breaks in base64, before four of its characters or at its end."""
 
 
 class Number:
@@ -134,13 +142,15 @@ def _loses(places: _Places, value: Any) -> bool:
             return True
         for name, place in places.members.items():
             part = value.get(name)
-            if type(part) in _LOSSY and _loses(place, part):
+            if (type(part) in _LOSSY or part == 0) and _loses(place, part):
                 return True
         element = places.element
         return element is not None and any(_loses(element, part) for part in value.values())
     if type(value) is list:
         found = ((places.at(index), part) for index, part in enumerate(value))
         return places.is_text or any(place is not None and _loses(place, part) for place, part in found)
+    if type(value) is int:
+        return places.is_text and not value  # -0
     return type(value) is float and places.has_digits
 
 
@@ -148,10 +158,12 @@ def _with_texts(places: _Places | None, text: str, at: int, decoder: json.JSONDe
     """Return the value that begins at a place of a well-formed text, with texts for objects and arrays where the type
     has a string; and its end."""
     value, end = decoder.raw_decode(text, at)
-    if places is None or not isinstance(value, (dict, list)):
+    if places is None or type(value) not in (dict, list, int):
         return value, end
     if places.is_text:
         return text[at:end], end
+    if type(value) is int:
+        return value, end
     found: dict[str, Any] = {}
     elements: list[Any] = []
     at = _next(text, at + 1)
@@ -187,6 +199,8 @@ def reader_of(kind: pa.DataType, *, is_whole: bool = False) -> Convert | None:
         return _float
     if kinds.is_decimal(kind):
         return _rounded(kind.scale)
+    if kinds.is_binary(kind):
+        return _binary
     if kinds.is_date(kind):
         return _date
     if kinds.is_timestamp(kind):
@@ -249,6 +263,10 @@ def _rounded(scale: int) -> Convert:
         return number.quantize(unit, ROUND_HALF_UP, _DIGITS)
 
     return rounded
+
+
+def _binary(value: Any) -> bytes:
+    return values.bytes_of_base64(_BLANKS_BEFORE_FOUR.sub(r"\1", value) if isinstance(value, str) else value)
 
 
 def _date(value: Any) -> date:

@@ -137,7 +137,7 @@ def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Co
     if kinds.is_boolean(kind):
         return _boolean
     if kinds.is_binary(kind):
-        return _base64 if is_json else _bytes
+        return bytes_of_base64 if is_json else _bytes
     if kinds.is_string(kind):
         return _string
     return None
@@ -232,7 +232,8 @@ def _string(value: Any) -> str:
     return _typed(value, str)
 
 
-def _base64(value: Any) -> bytes:
+def bytes_of_base64(value: Any) -> bytes:
+    """Return the bytes of a base64 text. Raises ValueError or TypeError if it is not one."""
     return base64.b64decode(_typed(value, str), validate=True)
 
 
