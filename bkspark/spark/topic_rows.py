@@ -231,24 +231,27 @@ class TopicDecoder:
     def _deliverable(self, entries: Entries) -> _ChosenEntries:
         """Return the entries that may give rows."""
         wanted = ~entries.is_marker & self._may_be_in_time(entries)
-        raw = np.zeros(len(entries), bool)
-        is_encrypted = entries.is_encrypted & wanted
-        if is_encrypted.any():
-            raw = self._encrypted(entries, is_encrypted)
-            wanted &= ~is_encrypted | raw
-        if self._options.isolation == READ_COMMITTED:
-            has = np.flatnonzero(entries.has_transaction & wanted)
-            if len(has):
-                aborted = self._facts.aborted
-                if aborted is None:
-                    raise ConfigurationError(
-                        f"{self._named} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
-                        f"{int(entries.entry_ids[has[0]])}), but its namespace has no snapshot of them, so which "
-                        "of them were aborted is not known: read all of them with isolation=read_uncommitted"
-                    )
-                gone = [txn in aborted for txn in transaction_ids(entries, has)]
-                wanted[has[gone]] = False
+        is_encrypted = entries.is_encrypted
+        if self._options.encrypted == "skip":
+            wanted &= ~is_encrypted
+        has_transaction = entries.has_transaction & (self._options.isolation == READ_COMMITTED)
+        wanted[self._aborted(entries, np.flatnonzero(has_transaction & wanted))] = False
+        raw = is_encrypted & wanted
+        if raw.any():
+            self._check_encrypted(entries, int(np.argmax(raw)))
+        unknown = has_transaction & wanted
+        if self._facts.aborted is None and unknown.any():
+            place = _entry_of(entries, int(np.argmax(unknown)))
+            raise ConfigurationError(
+                f"{self._named} has transactions (entry {place}), but its namespace has no snapshot of them, so which "
+                "of them were aborted is not known: read all of them with isolation=read_uncommitted"
+            )
         return _ChosenEntries(entries, np.flatnonzero(wanted), raw, {})
+
+    def _aborted(self, entries: Entries, rows: np.ndarray) -> np.ndarray:
+        """Return those of some entries with transactions whose transactions were aborted."""
+        aborted = self._facts.aborted or ()
+        return rows[np.array([txn in aborted for txn in transaction_ids(entries, rows)], bool)]
 
     def _may_be_in_time(self, entries: Entries) -> np.ndarray:
         """Return which entries may give messages of the times that the options name. A message in chunks has the time
@@ -259,22 +262,19 @@ class TopicDecoder:
         is_joined = entries.is_chunk & ~entries.is_encrypted
         return is_joined | _are_between(entries.metadata.value(entry_fields.PUBLISH_TIME), since_ms, until_ms)
 
-    def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
-        """Return which of the encrypted entries are returned as they are stored."""
+    def _check_encrypted(self, entries: Entries, row: int) -> None:
+        """Raise ConfigurationError if an encrypted entry cannot be returned as it is stored."""
         if self._options.encrypted == "raw":
             if self._is_decoded and self._columns.payload:
                 raise ConfigurationError(
                     f"{self._named} has encrypted messages. encrypted=raw returns their stored bytes, which "
                     f"cannot be decoded with its schema ({self._newest.kind}): set valueFormat=raw, too"
                 )
-            return is_encrypted
-        if self._options.encrypted == "skip":
-            return np.zeros(len(entries), bool)
-        row = int(np.argmax(is_encrypted))
-        place = f"{int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}"
+            return
         raise ConfigurationError(
-            f"{self._named}, message {place}: messages are encrypted for keys {_key_names(entries, row)}, and no key "
-            "is here: leave them out (encrypted=skip), or read them as they are stored (encrypted=raw)"
+            f"{self._named}, message {_entry_of(entries, row)}: messages are encrypted for keys "
+            f"{_key_names(entries, row)}, and no key is here: leave them out (encrypted=skip), or read them as they "
+            "are stored (encrypted=raw)"
         )
 
     # ---- chunks ----
@@ -533,6 +533,11 @@ def _key_names(entries: Entries, row: int) -> str:
 
 def _place_of(messages: Messages, place: int) -> str:
     """Return the id of a message as users write it, without the partition."""
-    row, index = int(messages.entry[place]), int(messages.batch_index[place])
-    entry = f"{int(messages.entries.ledger_ids[row])}:{int(messages.entries.entry_ids[row])}"
+    index = int(messages.batch_index[place])
+    entry = _entry_of(messages.entries, int(messages.entry[place]))
     return f"{entry}:-1:{index}" if index >= 0 else entry
+
+
+def _entry_of(entries: Entries, row: int) -> str:
+    """Return the position of an entry as users write it."""
+    return f"{int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}"
