@@ -8,6 +8,7 @@ wrong, the halves are tried separately.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar import message_columns as columns
-from bkspark.pulsar.chunks import ChunkGatherer
+from bkspark.pulsar.chunks import ChunkGatherer, HeadMissing
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries, well_formed
 from bkspark.pulsar.malformed import MALFORMED
 from bkspark.pulsar.message_ids import MessageId
@@ -46,6 +47,8 @@ from bkspark.spark.topic_columns import (
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topic_values import TopicValues
 from bkspark.spark.topics import TopicFacts
+
+_log = logging.getLogger(__name__)
 
 CONTENT_BYTES_MAX = 64 << 20
 """Limit of the payloads that are decompressed together; a single entry may have more."""
@@ -124,6 +127,8 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
+        self._has_lost = False
+        """Whether the loss of a message's first chunks was logged. Set once."""
         self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in self._columns.payload]))
         """The schema that all values are converted to: the newest one that has the wanted columns. Constant."""
         self._values = TopicValues(facts.schemas, self._newest, ends_at_first=self._mode is MalformedMode.FAILFAST)
@@ -297,15 +302,29 @@ class TopicDecoder:
                         continue
                     whole = self._whole(uuid)
                 except ValueError as error:
+                    reason = str(error)
+                    if isinstance(error, HeadMissing) and self._facts.is_searched_whole:
+                        if not self._options.fail_on_data_loss:
+                            self._warn_of_lost(_entry_of(entries, row), reason)
+                            continue
+                        reason += " (if its first chunks were trimmed, failOnDataLoss=false leaves it out)"
                     yield from pieces()
                     waiting, joined = [], {}
-                    yield from self._of_malformed(batch, entries.rows[row : row + 1], str(error))
+                    yield from self._of_malformed(batch, entries.rows[row : row + 1], reason)
                     continue
                 if whole is None:
                     continue
                 joined[row] = whole
             waiting.append(row)
         yield from pieces()
+
+    def _warn_of_lost(self, place: str, reason: str) -> None:
+        """Log a warning, once, that the chunks of a message that are left are left out."""
+        if not self._has_lost:
+            self._has_lost = True
+            _log.warning(
+                "%s, message %s: its first chunks are lost, and it is left out: %s", self._named, place, reason
+            )
 
     def _whole(self, uuid: str) -> Joined | None:
         """Return a message whose last chunk is here, looking for the others before the task's first entry."""
