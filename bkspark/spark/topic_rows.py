@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 CONTENT_BYTES_MAX = 64 << 20
 """Limit of the payloads that are decompressed together; a single entry may have more."""
+MESSAGES_AT_ONCE = 32_768
+"""Approximate number of messages that are made together: their arrays fit a core's cache."""
 CHECKS = 4
 """How often entries that are found wrong are left out together, before the halves of the others are tried."""
 MESSAGE_BYTES = 128
@@ -178,15 +180,17 @@ class TopicDecoder:
         yield from self._with_chunks(batch, chosen) if has_chunks else self._pieces(batch, chosen)
 
     def _pieces(self, batch: EntryBatch, chosen: _ChosenEntries) -> Iterator[Placed]:
-        """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX at a time."""
+        """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX and about MESSAGES_AT_ONCE at a time."""
         entries, rows = chosen.entries, chosen.rows
         if not len(rows):
             return
         sizes = np.minimum(entries.uncompressed_sizes[rows], 1 << 32)
         messages = np.where(entries.is_batch[rows], entries.metadata.int32(entry_fields.BATCH_MESSAGES)[rows], 1)
         sizes += MESSAGE_BYTES * messages
-        piece = (np.cumsum(sizes) - sizes) // CONTENT_BYTES_MAX
-        bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
+        is_next = np.zeros(len(rows) - 1, bool)
+        for amounts, limit in ((sizes, CONTENT_BYTES_MAX), (messages, MESSAGES_AT_ONCE)):
+            is_next |= np.diff((np.cumsum(amounts) - amounts) // limit) > 0
+        bounds = [0, *(np.flatnonzero(is_next) + 1).tolist(), len(rows)]
         for first, end in itertools.pairwise(bounds):
             yield from self._rows_of(batch, replace(chosen, rows=rows[first:end]))
 
