@@ -21,6 +21,10 @@ LATEST_MAX = 10_000
 """Limit of the remembered complete messages, and of the incomplete ones."""
 
 
+class HeadMissing(ValueError):
+    """The last chunk of a message was taken, and its first one was not found."""
+
+
 @dataclass(slots=True)
 class _Pending:
     count: int
@@ -128,7 +132,8 @@ class ChunkGatherer:
         """Return a message whose last chunk was taken, and forget it; None if the chunk was a repetition.
 
         Raises:
-            ValueError: chunks are missing, or together exceed the limit.
+            HeadMissing: the first chunk is missing.
+            ValueError: other chunks are missing, or together they exceed the limit.
         """
         pending = self._pending.get(uuid)
         if pending is None:
@@ -141,7 +146,8 @@ class ChunkGatherer:
             )
         if len(pending.parts) < pending.count:
             have = len(pending.parts)
-            raise ValueError(f"it is the last of {pending.count} chunks of a message, and only {have} are stored")
+            reason = f"it is the last of {pending.count} chunks of a message, and only {have} are stored"
+            raise ValueError(reason) if 0 in pending.parts else HeadMissing(reason)
         whole = b"".join(pending.parts[chunk] for chunk in range(pending.count))
         if pending.size not in (-1, len(whole)):
             raise ValueError(f"its chunks have {len(whole)} bytes, and its metadata say {pending.size}")

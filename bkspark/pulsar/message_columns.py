@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from bkspark.pulsar.fields import Fields, MalformedFields, Occurrences, fields_o
 from bkspark.pulsar.malformed import MalformedValues, refuse
 from bkspark.pulsar.messages import Messages
 from bkspark.pulsar.slices import binary_array, gathered, text_array
+from bkspark.wire.framing import items_at
 
 PROPERTIES = pa.map_(pa.string(), pa.string())
 ENCRYPTION = pa.struct(
@@ -192,53 +194,93 @@ def message_ids(messages: Messages, partition: int) -> pa.Array:
 
     1 ledgerId, 2 entryId, 3 partition if the topic is one, 4 batch_index if of a batch, 6 batch_size; of a chunked
     message, whose id is that of its last chunk, 7 the id of its first one.
+
+    Messages whose fields have the same sizes are made together: the id of each is that of its entry, with a gap for the
+    index in the batch.
     """
+    if not len(messages):
+        return pa.array([], pa.binary())
     entries = messages.entries
-    of_entries = [_field(0x08, entries.ledger_ids), _field(0x10, entries.entry_ids)]
+    batch_sizes = np.zeros(len(entries), np.int64)
+    batch_sizes[messages.entry] = messages.batch_size
+    fields = [_field(0x08, entries.ledger_ids), _field(0x10, entries.entry_ids)]
     if partition >= 0:
-        of_entries.append(_field(0x18, np.full(len(entries), partition, np.int64)))
-    octets, used = _side_by_side(of_entries)
-    parts = [(gathered(octets, messages.entry), None if used is None else used[messages.entry])]
-    batched = messages.single >= 0
-    if batched.any():
-        octets, used = _field(0x20, np.maximum(messages.batch_index, 0))
-        if not batched.all():
-            used = batched[:, None] & (np.ones(octets.shape, bool) if used is None else used)
-        parts.append((octets, used))
-    parts.append(_field(0x30, messages.batch_size))
-    octets, used = _side_by_side(parts)
-    count, width = octets.shape
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.full(count, width) if used is None else used.sum(axis=1), out=offsets[1:])
-    held = pa.py_buffer(octets if used is None else octets[used])
-    ids = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
-    return _with_first_chunks(messages, ids, partition) if messages.joined else ids
+        fields.append(_field(0x18, np.full(len(entries), partition, np.int64)))
+    fields.append(_field(0x30, batch_sizes))
+    indexes = _field(0x20, np.arange(messages.batch_index.max(initial=-1) + 1))
+    codes = np.zeros(len(entries), np.int64)
+    for _, sizes in fields:
+        codes = codes << _SIZE_BITS | sizes
+    # The last size is for index -1: messages that are not of a batch have no such field.
+    kinds = np.append(indexes.sizes, 0)[messages.batch_index]
+    if (codes == codes[0]).all():
+        examples = np.zeros(1, np.int64)
+    else:
+        _, examples, layout = np.unique(codes, return_index=True, return_inverse=True)
+        kinds = kinds + (layout[messages.entry] << _SIZE_BITS)
+    found = np.flatnonzero(np.bincount(kinds)).tolist()
+    ids = []
+    for kind in found:
+        rows: _Places = _EVERY if len(found) == 1 else np.flatnonzero(kinds == kind)
+        example, index_size = examples[kind >> _SIZE_BITS], kind & (1 << _SIZE_BITS) - 1
+        *before, after = (octets[:, : sizes[example]] for octets, sizes in fields)
+        gap = np.zeros((len(entries), index_size), np.uint8)
+        octets = gathered(np.hstack([*before, gap, after]), messages.entry[rows])
+        if index_size:
+            at = sum(part.shape[1] for part in before)
+            own = np.ascontiguousarray(indexes.octets[:, :index_size])
+            octets[:, at : at + index_size] = gathered(own, messages.batch_index[rows])
+        ids.append((rows, octets))
+    array = _of_rows_of_octets(ids, len(messages))
+    return _with_first_chunks(messages, array, partition) if messages.joined else array
 
 
-_Rows = tuple[np.ndarray, np.ndarray | None]
-"""Rows of octets, uint8 (n, width), and which of them count, bool (n, width); None: all."""
+_Places = np.ndarray | slice
+_EVERY = slice(None)
 
 
-def _field(tag: int, numbers: np.ndarray) -> _Rows:
+class _Field(NamedTuple):
+    """A protobuf field of some numbers."""
+
+    octets: np.ndarray
+    """uint8 (n, width)."""
+    sizes: np.ndarray
+    """int64 (n,): how many of the octets are the field, the first ones."""
+
+
+_SIZE_BITS = 4
+"""Bits that the size of a field needs."""
+
+
+def _field(tag: int, numbers: np.ndarray) -> _Field:
     """Return protobuf fields of numbers that are not negative."""
     width = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
     octets = np.empty((len(numbers), 1 + width), np.uint8)
     octets[:, 0] = tag
     for place in range(width):
         octets[:, 1 + place] = numbers >> 7 * place & 0x7F
-    if width == 1:
-        return octets, None
     # An octet goes on where another one follows.
     follows = numbers[:, None] >> 7 * np.arange(1, width) > 0
     octets[:, 1:-1] |= follows.astype(np.uint8) << 7
-    return octets, None if follows.all() else np.hstack((np.ones((len(numbers), 2), bool), follows))
+    return _Field(octets, 2 + np.count_nonzero(follows, axis=1))
 
 
-def _side_by_side(parts: Sequence[_Rows]) -> _Rows:
-    octets = np.hstack([octets for octets, _ in parts])
-    if all(used is None for _, used in parts):
-        return octets, None
-    return octets, np.hstack([np.ones(each.shape, bool) if used is None else used for each, used in parts])
+def _of_rows_of_octets(parts: Sequence[tuple[_Places, np.ndarray]], count: int) -> pa.Array:
+    """Return a binary array of `count` items from parts of it: the places of some items, ascending, and their octets,
+    uint8 (n, size)."""
+    sizes = np.empty(count, np.int32)
+    for rows, octets in parts:
+        sizes[rows] = octets.shape[1]
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    if len(parts) == 1:
+        held = parts[0][1]
+    else:
+        held = np.empty(int(offsets[-1]), np.uint8)
+        for rows, octets in parts:
+            kind = f"V{octets.shape[1]}"
+            items_at(held, kind)[offsets[rows]] = octets.view(kind)[:, 0]
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(held)])
 
 
 def _with_first_chunks(messages: Messages, ids: pa.Array, partition: int) -> pa.Array:

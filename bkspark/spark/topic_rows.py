@@ -8,6 +8,7 @@ wrong, the halves are tried separately.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.pulsar import entries as entry_fields
 from bkspark.pulsar import message_columns as columns
-from bkspark.pulsar.chunks import ChunkGatherer
+from bkspark.pulsar.chunks import ChunkGatherer, HeadMissing
 from bkspark.pulsar.entries import Entries, MalformedEntry, decode_entries, well_formed
 from bkspark.pulsar.malformed import MALFORMED
 from bkspark.pulsar.message_ids import MessageId
@@ -47,8 +48,12 @@ from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topic_values import TopicValues
 from bkspark.spark.topics import TopicFacts
 
+_log = logging.getLogger(__name__)
+
 CONTENT_BYTES_MAX = 64 << 20
 """Limit of the payloads that are decompressed together; a single entry may have more."""
+MESSAGES_AT_ONCE = 32_768
+"""Approximate number of messages that are made together: their arrays fit a core's cache."""
 CHECKS = 4
 """How often entries that are found wrong are left out together, before the halves of the others are tried."""
 MESSAGE_BYTES = 128
@@ -124,6 +129,8 @@ class TopicDecoder:
         self._earlier: set[str] | None = None
         """The messages that have chunks before the task's first entry; None while not all of these entries were read.
         With it, messages whose first chunk is missing do not cause a search each."""
+        self._has_lost = False
+        """Whether the loss of a message's first chunks was logged. Set once."""
         self._newest = target_of(facts.schemas, pa.struct([self._schema.field(i) for i in self._columns.payload]))
         """The schema that all values are converted to: the newest one that has the wanted columns. Constant."""
         self._values = TopicValues(facts.schemas, self._newest, ends_at_first=self._mode is MalformedMode.FAILFAST)
@@ -173,15 +180,17 @@ class TopicDecoder:
         yield from self._with_chunks(batch, chosen) if has_chunks else self._pieces(batch, chosen)
 
     def _pieces(self, batch: EntryBatch, chosen: _ChosenEntries) -> Iterator[Placed]:
-        """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX at a time."""
+        """Yield the rows of some entries, decompressing CONTENT_BYTES_MAX and about MESSAGES_AT_ONCE at a time."""
         entries, rows = chosen.entries, chosen.rows
         if not len(rows):
             return
         sizes = np.minimum(entries.uncompressed_sizes[rows], 1 << 32)
         messages = np.where(entries.is_batch[rows], entries.metadata.int32(entry_fields.BATCH_MESSAGES)[rows], 1)
         sizes += MESSAGE_BYTES * messages
-        piece = (np.cumsum(sizes) - sizes) // CONTENT_BYTES_MAX
-        bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
+        is_next = np.zeros(len(rows) - 1, bool)
+        for amounts, limit in ((sizes, CONTENT_BYTES_MAX), (messages, MESSAGES_AT_ONCE)):
+            is_next |= np.diff((np.cumsum(amounts) - amounts) // limit) > 0
+        bounds = [0, *(np.flatnonzero(is_next) + 1).tolist(), len(rows)]
         for first, end in itertools.pairwise(bounds):
             yield from self._rows_of(batch, replace(chosen, rows=rows[first:end]))
 
@@ -231,24 +240,27 @@ class TopicDecoder:
     def _deliverable(self, entries: Entries) -> _ChosenEntries:
         """Return the entries that may give rows."""
         wanted = ~entries.is_marker & self._may_be_in_time(entries)
-        raw = np.zeros(len(entries), bool)
-        is_encrypted = entries.is_encrypted & wanted
-        if is_encrypted.any():
-            raw = self._encrypted(entries, is_encrypted)
-            wanted &= ~is_encrypted | raw
-        if self._options.isolation == READ_COMMITTED:
-            has = np.flatnonzero(entries.has_transaction & wanted)
-            if len(has):
-                aborted = self._facts.aborted
-                if aborted is None:
-                    raise ConfigurationError(
-                        f"{self._named} has transactions (entry {int(entries.ledger_ids[has[0]])}:"
-                        f"{int(entries.entry_ids[has[0]])}), but its namespace has no snapshot of them, so which "
-                        "of them were aborted is not known: read all of them with isolation=read_uncommitted"
-                    )
-                gone = [txn in aborted for txn in transaction_ids(entries, has)]
-                wanted[has[gone]] = False
+        is_encrypted = entries.is_encrypted
+        if self._options.encrypted == "skip":
+            wanted &= ~is_encrypted
+        has_transaction = entries.has_transaction & (self._options.isolation == READ_COMMITTED)
+        wanted[self._aborted(entries, np.flatnonzero(has_transaction & wanted))] = False
+        raw = is_encrypted & wanted
+        if raw.any():
+            self._check_encrypted(entries, int(np.argmax(raw)))
+        unknown = has_transaction & wanted
+        if self._facts.aborted is None and unknown.any():
+            place = _entry_of(entries, int(np.argmax(unknown)))
+            raise ConfigurationError(
+                f"{self._named} has transactions (entry {place}), but its namespace has no snapshot of them, so which "
+                "of them were aborted is not known: read all of them with isolation=read_uncommitted"
+            )
         return _ChosenEntries(entries, np.flatnonzero(wanted), raw, {})
+
+    def _aborted(self, entries: Entries, rows: np.ndarray) -> np.ndarray:
+        """Return those of some entries with transactions whose transactions were aborted."""
+        aborted = self._facts.aborted or ()
+        return rows[np.array([txn in aborted for txn in transaction_ids(entries, rows)], bool)]
 
     def _may_be_in_time(self, entries: Entries) -> np.ndarray:
         """Return which entries may give messages of the times that the options name. A message in chunks has the time
@@ -259,22 +271,19 @@ class TopicDecoder:
         is_joined = entries.is_chunk & ~entries.is_encrypted
         return is_joined | _are_between(entries.metadata.value(entry_fields.PUBLISH_TIME), since_ms, until_ms)
 
-    def _encrypted(self, entries: Entries, is_encrypted: np.ndarray) -> np.ndarray:
-        """Return which of the encrypted entries are returned as they are stored."""
+    def _check_encrypted(self, entries: Entries, row: int) -> None:
+        """Raise ConfigurationError if an encrypted entry cannot be returned as it is stored."""
         if self._options.encrypted == "raw":
             if self._is_decoded and self._columns.payload:
                 raise ConfigurationError(
                     f"{self._named} has encrypted messages. encrypted=raw returns their stored bytes, which "
                     f"cannot be decoded with its schema ({self._newest.kind}): set valueFormat=raw, too"
                 )
-            return is_encrypted
-        if self._options.encrypted == "skip":
-            return np.zeros(len(entries), bool)
-        row = int(np.argmax(is_encrypted))
-        place = f"{int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}"
+            return
         raise ConfigurationError(
-            f"{self._named}, message {place}: messages are encrypted for keys {_key_names(entries, row)}, and no key "
-            "is here: leave them out (encrypted=skip), or read them as they are stored (encrypted=raw)"
+            f"{self._named}, message {_entry_of(entries, row)}: messages are encrypted for keys "
+            f"{_key_names(entries, row)}, and no key is here: leave them out (encrypted=skip), or read them as they "
+            "are stored (encrypted=raw)"
         )
 
     # ---- chunks ----
@@ -297,15 +306,29 @@ class TopicDecoder:
                         continue
                     whole = self._whole(uuid)
                 except ValueError as error:
+                    reason = str(error)
+                    if isinstance(error, HeadMissing) and self._facts.is_searched_whole:
+                        if not self._options.fail_on_data_loss:
+                            self._warn_of_lost(_entry_of(entries, row), reason)
+                            continue
+                        reason += " (if its first chunks were trimmed, failOnDataLoss=false leaves it out)"
                     yield from pieces()
                     waiting, joined = [], {}
-                    yield from self._of_malformed(batch, entries.rows[row : row + 1], str(error))
+                    yield from self._of_malformed(batch, entries.rows[row : row + 1], reason)
                     continue
                 if whole is None:
                     continue
                 joined[row] = whole
             waiting.append(row)
         yield from pieces()
+
+    def _warn_of_lost(self, place: str, reason: str) -> None:
+        """Log a warning, once, that the chunks of a message that are left are left out."""
+        if not self._has_lost:
+            self._has_lost = True
+            _log.warning(
+                "%s, message %s: its first chunks are lost, and it is left out: %s", self._named, place, reason
+            )
 
     def _whole(self, uuid: str) -> Joined | None:
         """Return a message whose last chunk is here, looking for the others before the task's first entry."""
@@ -533,6 +556,11 @@ def _key_names(entries: Entries, row: int) -> str:
 
 def _place_of(messages: Messages, place: int) -> str:
     """Return the id of a message as users write it, without the partition."""
-    row, index = int(messages.entry[place]), int(messages.batch_index[place])
-    entry = f"{int(messages.entries.ledger_ids[row])}:{int(messages.entries.entry_ids[row])}"
+    index = int(messages.batch_index[place])
+    entry = _entry_of(messages.entries, int(messages.entry[place]))
     return f"{entry}:-1:{index}" if index >= 0 else entry
+
+
+def _entry_of(entries: Entries, row: int) -> str:
+    """Return the position of an entry as users write it."""
+    return f"{int(entries.ledger_ids[row])}:{int(entries.entry_ids[row])}"

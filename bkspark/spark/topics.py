@@ -107,6 +107,8 @@ class TopicFacts:
     until_ms: int | None = None
     compacted_ledgers: frozenset[int] = frozenset()
     """Ledgers of a compacted topic: the last message of each key."""
+    is_searched_whole: bool = False
+    """Whether the entries before the task's first one, which it may search for chunks, are all that the topic has."""
 
 
 @dataclass(frozen=True)
@@ -368,8 +370,11 @@ class TopicPlanner:
             for part in parts:
                 first.setdefault(part.log, part)
             read_out = [each.ledger_id for each in parts if views[each.log].is_read_out(each.ledger_id, each.end_entry)]
-            earlier = {name: await self._earlier(planner, views[name], part) for name, part in first.items()}
-            task = TopicPartition(plan, {name: facts[name] for name in first}, earlier, read_out)
+            earlier, own_facts = {}, {}
+            for name, part in first.items():
+                earlier[name], is_whole = await self._earlier(planner, views[name], part)
+                own_facts[name] = replace(facts[name], is_searched_whole=is_whole)
+            task = TopicPartition(plan, own_facts, earlier, read_out)
             task.reads = tuple(map(task.to_its_end, task.reads))
             found.append(task)
         return found
@@ -456,9 +461,11 @@ class TopicPlanner:
         _log.warning("the compacted ledger of topic %s is gone: the topic's own ledgers are read", topic)
         return None
 
-    async def _earlier(self, planner: ReadPlanner, view: TopicView, first: LedgerRead | EntryRange) -> ReadPartition:
-        """Return reads of the entries before a task's first one, as far as it may look back. Most tasks never do, so
-        only the metadata of the nearest ledgers are read here."""
+    async def _earlier(
+        self, planner: ReadPlanner, view: TopicView, first: LedgerRead | EntryRange
+    ) -> tuple[ReadPartition, bool]:
+        """Return reads of the entries before a task's first one, as far as it may look back, and whether these are all.
+        Most tasks never look back, so only the metadata of the nearest ledgers are read here."""
         room = LOOK_BACK_ENTRIES
         ranges: list[EntryRange] = []
         for extent in view.extents.back_from(first.ledger_id):
@@ -475,7 +482,7 @@ class TopicPlanner:
         with self._explained(near):
             found = await planner.one_partition(near, must_exist=False)
         found.unopened = PackedRanges.of(far) if far else None
-        return found
+        return found, room > 0
 
 
 def _check_partition(option: str, wanted: object, topics: Sequence[TopicName]) -> None:

@@ -9,9 +9,15 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
-from bkspark.spark import topic_read
+from bkspark.spark import topic_read, topic_rows
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead
+from bkspark.spark.topic_columns import topic_schema
 from bkspark.spark.topic_read import _together
+from bkspark.spark.topic_rows import TopicRows
+from bkspark.spark.topics import TopicFacts
+from tests.pulsar.entries import Message
+from tests.pulsar.entries import batch as batch_of
 
 LIMIT = 1000
 METADATA = LedgerMetadata(1, 1, 1, (Fragment(0, ("a:1",)),))
@@ -74,3 +80,17 @@ def test_every_entry_stays_at_its_place(seed):
             first += len(payloads)
     found = [each for read, batch in _together(iter(stored)) for each in entries_of(read, batch)]
     assert found == [each for read, batch in stored for each in entries_of(read, batch)]
+
+
+def test_messages_of_small_batches_are_made_a_limited_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is not cut."""
+    monkeypatch.setattr(topic_rows, "MESSAGES_AT_ONCE", 10)
+    sizes = [4, 4, 4, 25, 1, 1]
+    stored = [batch_of([Message(b"%d" % place) for place in range(size)]) for size in sizes]
+    rows = TopicRows(
+        topic_schema(None, include_metadata=False), SourceOptions.parse({"uri": "zk://h:1/ledgers", "topic": "t"})
+    )
+    found = list(rows.for_topic("t", TopicFacts(), lambda _: iter(())).batches(EntryBatch.of(stored, 1, 0)))
+    assert [each.num_rows for each in found] == [12, 25, 2]
+    values = [value for each in found for value in each["value"].to_pylist()]
+    assert values == [b"%d" % place for size in sizes for place in range(size)]

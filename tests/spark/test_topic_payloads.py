@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql.types import ArrayType, StructType
 
+from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_read import TopicReader
 from tests.cluster import Cluster
-from tests.pulsar.entries import Message, batch, framed, metadata_of, single
+from tests.pulsar.entries import Message, batch, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic
-from tests.spark.topic_reads import values
+from tests.spark.topic_reads import VALUE, numbered, values
 
 pytestmark = pytest.mark.cluster
 
@@ -137,3 +138,21 @@ def test_field_of_a_column_that_the_topic_lacks_is_refused(cluster: Cluster, top
         rows(cluster, topic, StructType().add("S", other))
     with pytest.raises(ConfigurationError, match=refused.format("many.ABC", "many")):
         rows(cluster, topic, StructType().add("many", ArrayType(other)))
+
+
+def test_encrypted_message_of_an_aborted_transaction_does_not_end_a_read(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    """A read returns no message of an aborted transaction, whatever it is."""
+    sealed = metadata_of(txnid_most_bits=0, txnid_least_bits=1)
+    sealed.encryption_keys.add(key="k1", value=b"secret")
+    topic.ledger([*numbered(0), framed(sealed, b"?"), marker(22, (0, 1)), *numbered(1)])
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        snapshots.ledger([single(Message(b"", str(topic.name)))])
+        for encrypted in ("fail", "skip", "raw"):
+            assert values(read(VALUE, encrypted=encrypted)) == [b"0", b"1"]
+        with pytest.raises(ConfigurationError, match="encrypted for keys k1"):
+            read(VALUE, isolation="read_uncommitted")
+    finally:
+        snapshots.delete()

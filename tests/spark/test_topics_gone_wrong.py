@@ -19,10 +19,11 @@ from bkspark.errors import (
     UnauthorizedAccess,
 )
 from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.spark import topics
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_read import TopicReader
 from tests.cluster import Cluster
-from tests.pulsar.entries import Message, marker, single
+from tests.pulsar.entries import Message, chunked, marker, single
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_reads import VALUE, columns_of, numbered, rows_of, table, values
 
@@ -54,6 +55,49 @@ def test_ledger_that_is_gone_before_the_start_does_not_count(
     start = topic.ledger(numbered(1))
     client.delete(gone)
     assert values(read(VALUE, startingOffsets=f"{start}:0")) == [b"1"]
+
+
+def test_message_whose_first_chunk_was_trimmed_is_left_out_where_losses_are_allowed(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Chunks may cross ledgers; after trimming the first may be gone. Pulsar's consumer discards the others."""
+    chunks, others = (chunked(Message(value), 1, number) for number, value in ((1, b"abc"), (2, b"xyz")))
+    topic.ledger([chunks[0], others[0]])
+    last = topic.ledger([*numbered(0), chunks[1], others[1], chunks[2], others[2], *numbered(1)])
+    assert values(read(VALUE)) == [b"0", b"abc", b"xyz", b"1"]
+    topic.trim()
+    with pytest.raises(MalformedPayload, match=r"only 2 are stored.*trimmed, failOnDataLoss=false leaves it out"):
+        read(VALUE)
+    for tasks in (1, 3, 6):
+        for mode in ("FAILFAST", "PERMISSIVE"):
+            caplog.clear()
+            found = read(VALUE, failOnDataLoss=False, mode=mode, minPartitions=tasks)
+            assert values(found) == [b"0", b"1"]
+            warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+            assert warned[0].startswith(f"topic {topic.name}, message {last}:3: its first chunks are lost")
+
+
+def test_message_that_lacks_a_later_chunk_is_malformed_where_losses_are_allowed(
+    topic: StoredTopic, read: Callable
+) -> None:
+    first, _, last = chunked(Message(b"abc"), 1, 1)
+    topic.ledger([first, *numbered(0)])
+    topic.ledger([last, *numbered(1)])
+    for tasks in (1, 4):
+        with pytest.raises(MalformedPayload, match="only 2 are stored; read what is good"):
+            read(VALUE, failOnDataLoss=False, minPartitions=tasks)
+
+
+def test_message_whose_first_chunk_may_be_before_the_searched_entries_is_malformed(
+    topic: StoredTopic, read: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of the search is not a loss."""
+    monkeypatch.setattr(topics, "LOOK_BACK_ENTRIES", 2)
+    first, last = chunked(Message(b"ab"), 1, 1)
+    topic.ledger([first, *numbered(0, 1)])
+    ledger = topic.ledger([last])
+    with pytest.raises(MalformedPayload, match="only 1 are stored; read what is good"):
+        read(VALUE, failOnDataLoss=False, startingOffsets=f"{ledger}:0")
 
 
 def test_ledger_is_read_to_its_own_end_where_the_list_says_less(topic: StoredTopic, read: Callable) -> None:
