@@ -24,6 +24,9 @@ from bkspark.metadata.zookeeper import open_tree
 from bookie_service.admin import control, live_commands
 from bookie_service.formats import journal as journal_format
 
+_UNSYNCED = {"forceSync": "no"}
+"""ZooKeeper does not sync its log: that would take the disk from the bookies that are measured, and a session would
+expire when the disk is busy for `_SESSION_MS`."""
 _SESSION_MS = 4000
 _GOODBYE_TIMEOUT_S = 60.0
 
@@ -41,7 +44,9 @@ class Servers:
     def __enter__(self) -> Servers:
         self.directory = Path(tempfile.mkdtemp(prefix="bkspark-storage-", dir=self._parent))
         (port,) = free_ports(1)
-        self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=port, heap_mib=self._zookeeper_mib)
+        self._zookeeper = ZooKeeperProcess(
+            self.directory / "zookeeper", port=port, settings=_UNSYNCED, heap_mib=self._zookeeper_mib
+        )
         try:
             self._zookeeper.start()
             self.uri = f"zk://127.0.0.1:{port}/ledgers"

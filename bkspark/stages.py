@@ -10,12 +10,13 @@
     source.planned     the partitions of a micro-batch are planned
     source.read        a task of a micro-batch has received entries of its partition that Spark does not have
 
-The variable BKSPARK_STAGES names a function, `module:function`, that is called with the stage's name; without it
-nothing happens.
+The variable BKSPARK_STAGES names a function, `module:function`, that is called with the stage's name. Within a process,
+`listening` names one for a time. Without either nothing happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,17 @@ def _listener() -> Callable[[str], None] | None:
 
 
 _listen = _listener()
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """While inside, call `listener` with the stages that this process reaches, instead of the variable's function."""
+    global _listen
+    before, _listen = _listen, listener
+    try:
+        yield
+    finally:
+        _listen = before
 
 
 def reach(stage: str) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import storage
+from benchmarks import limits, storage, storage_speed
 from benchmarks.figures import FULL, Figure, results_of
+from benchmarks.servers import Servers
+from bkspark.core.writer_options import WriterOptions
 
 LIKE_ANOTHER = {"latency-three", "interleaved-while-written"}
 """Sections whose code another section runs, too."""
@@ -27,6 +33,34 @@ def test_every_section_yields_its_figures_and_leaves_no_file(tmp_path: Path, cap
     assert {name.partition("_")[0] for name in unmeasured} <= {"latency", "fdatasync", "interleaved"}
     assert all(f"| {name} |" in said for name in result["figures"])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cluster
+@pytest.mark.long(reason="the benchmark runs by hand, on a disk that has nothing else to do")
+def test_a_rate_is_measured_although_no_answer_comes_within_its_time(tmp_path: Path):
+    """As on a busy disk. The cost of a compaction is a share of this rate."""
+    sizes = replace(FULL.scaled(0.001, 1), seconds=0.0)
+    with Servers(tmp_path) as servers:
+        (found,) = storage.SECTIONS["compaction"](servers, sizes)
+    assert found["compaction_idle_adds_per_s"] > 0
+
+
+@pytest.mark.cluster
+@pytest.mark.long(reason="it waits longer than a writer does")
+def test_writing_goes_on_after_a_stall_that_is_longer_than_a_writer_usually_waits(tmp_path: Path):
+    stall_s = 1.2 * WriterOptions().add_timeout_s
+    with Servers(tmp_path) as servers, servers.bookie() as bookie:
+        end = threading.Timer(stall_s, os.kill, (bookie.pid, signal.SIGCONT))
+        os.kill(bookie.pid, signal.SIGSTOP)
+        end.start()
+        result = storage_speed.write_as_client(servers, 1, window=1, entries=3)
+    assert result["entries"] == 3
+
+
+def test_speed_of_a_disk_is_above_zero_however_slow_it_is(tmp_path: Path):
+    measured = limits.measure_disk(tmp_path, group_bytes=1, writers=1, seconds=0.0)
+    assert measured["mib_per_s"] > 0
+    assert measured["p50_ms"] > 0
 
 
 def test_a_result_is_the_median_with_its_target():

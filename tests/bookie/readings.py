@@ -243,3 +243,26 @@ def check_lac(frame: bytes, ledger_id: int) -> None:
     assert response.status == v3.code_of(status), ledger_id
     assert answer.lastEntryBody == found
     assert answer.lacBody == (packet if status == Status.EOK else b"")
+
+
+class EventLoopTurns:
+    """Reads on an event loop whose turns are as long as a test says."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self._now = self._began = 0.0
+        turns = Turns(
+            lambda _, callback: bench.queue.append(callback),
+            lambda: self._now,
+            loop_turn_began=lambda: self._began,
+        )
+        self.reads = Reads(bench.view, bench.fetch, turns, lambda: None)
+
+    def use_up(self) -> None:
+        """Let the turn of the event loop last so long that reads wait for the next one."""
+        self._now += TurnLimits().crowded_seconds * 2
+
+    def next(self) -> None:
+        """Begin the next turn of the event loop."""
+        self._began = self._now
+        self.bench.step()

@@ -19,7 +19,7 @@ from bkspark.wire import v3
 from bkspark.wire.status import Status
 from bookie_service.engine.pacing import pause_s
 from bookie_service.engine.reads import ReadOptions, Reads, View
-from bookie_service.engine.turns import ENDLESS, Turn, TurnLimits, Turns
+from bookie_service.engine.turns import ENDLESS, Turn
 from bookie_service.metrics.requests import (
     GET_BOOKIE_INFO,
     OPERATIONS,
@@ -43,6 +43,7 @@ from tests.bookie.readings import (
     SPARSE,
     UNKNOWN,
     Bench,
+    EventLoopTurns,
     Peer,
     check_v3,
     entry,
@@ -523,37 +524,30 @@ def test_what_was_fetched_in_a_long_turn_of_the_event_loop_is_answered_in_the_ne
     twin: BookieTwin, leaves: bool
 ) -> None:
     """Several fetches may end at the same time, and a reply to a batch read has up to 5 MiB."""
-    bench = Bench(twin)
-    now = began = 0.0
-    turns = Turns(lambda _, callback: bench.queue.append(callback), lambda: now, loop_turn_began=lambda: began)
-    reads = Reads(bench.view, bench.fetch, turns, lambda: None)
-    peers = [Peer(), Peer()]
+    loop, peers = EventLoopTurns(Bench(twin)), [Peer(), Peer()]
     for peer in peers:
-        reads.enqueue(v2_reads(peer, (DENSE, 0)))
-    bench.fetch_one()
+        loop.reads.enqueue(v2_reads(peer, (DENSE, 0)))
+    loop.bench.fetch_one()
     assert [bool(peer.sent) for peer in peers] == [True, False]
-    now += TurnLimits().crowded_seconds * 2
-    bench.fetch_one()
+    loop.use_up()
+    loop.bench.fetch_one()
     assert not peers[1].sent
     if leaves:
         peers[1].close()
-    began = now
-    bench.step()
+    loop.next()
     assert bool(peers[1].sent) is not leaves
-    assert reads.waiting == 0
+    assert loop.reads.waiting == 0
 
 
 def test_bytes_that_were_fetched_and_wait_for_a_turn_are_limited(twin: BookieTwin) -> None:
     """`ReadOptions`: "queued_bytes_max: bytes that were fetched and wait for a turn of their connection." Each queued
     batch read kept up to 5 MiB, and one connection may have tens of thousands of them."""
     limit = 20_000
-    bench, peer = Bench(twin, options=ReadOptions(queued_bytes_max=limit)), Peer()
-    now = began = 0.0
-    turns = Turns(lambda _, callback: bench.queue.append(callback), lambda: now, loop_turn_began=lambda: began)
-    reads = Reads(bench.view, bench.fetch, turns, lambda: None)
+    loop, peer = EventLoopTurns(Bench(twin, options=ReadOptions(queued_bytes_max=limit))), Peer()
+    bench = loop.bench
     for number in range(40):
-        reads.enqueue(BatchRead(peer, LARGE, 0, number, 4, 5000))
-    now += TurnLimits().crowded_seconds * 2
+        loop.reads.enqueue(BatchRead(peer, LARGE, 0, number, 4, 5000))
+    loop.use_up()
     fetched: list[bytes] = []
     for place, callback in list(bench.fetches):
         fetched.append(bench.bytes_of(place))
@@ -562,27 +556,24 @@ def test_bytes_that_were_fetched_and_wait_for_a_turn_are_limited(twin: BookieTwi
     # The list, the name, and the argument of the call refer to each; whatever else does is Reads.
     held = sum(len(data) for data in fetched if sys.getrefcount(data) > 3)
     assert limit / 2 < held <= limit < sum(map(len, fetched)) / 2
-    assert (peer.sent, reads.waiting) == (b"", 40)
+    assert (peer.sent, loop.reads.waiting) == (b"", 40)
     while bench.queue or bench.fetches:
-        began = now
-        bench.step()
-        now += TurnLimits().crowded_seconds * 2
+        loop.next()
+        loop.use_up()
         while bench.fetches:
             bench.fetch_one()
-    assert (len(peer.frames()), reads.waiting) == (40, 0)
+    assert (len(peer.frames()), loop.reads.waiting) == (40, 0)
 
 
 def test_fetched_bytes_beyond_the_limit_wait_for_a_turn_where_nothing_else_does(twin: BookieTwin) -> None:
     """Where the file system cannot tell what is cached, a read would be fetched again for ever."""
-    bench, peer = Bench(twin, options=ReadOptions(queued_bytes_max=0)), Peer()
-    now = began = 0.0
-    turns = Turns(lambda _, callback: bench.queue.append(callback), lambda: now, loop_turn_began=lambda: began)
-    reads = Reads(bench.view, bench.fetch, turns, lambda: None)
+    loop, peer = EventLoopTurns(Bench(twin, options=ReadOptions(queued_bytes_max=0))), Peer()
+    bench = loop.bench
     for number in range(2):
-        reads.enqueue(BatchRead(peer, LARGE, 0, number, 4, 5000))
-    now += TurnLimits().crowded_seconds * 2
+        loop.reads.enqueue(BatchRead(peer, LARGE, 0, number, 4, 5000))
+    loop.use_up()
     bench.fetch_one()
     bench.fetch_one()
     bench.step()
     bench.step()
-    assert (len(peer.frames()), len(bench.fetches), reads.waiting) == (1, 1, 1)
+    assert (len(peer.frames()), len(bench.fetches), loop.reads.waiting) == (1, 1, 1)

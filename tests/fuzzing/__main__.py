@@ -1,9 +1,10 @@
 """`python -m tests.fuzzing`: hostile bytes for every decoder.
 
-    --seconds S                   share so much time among the targets (default 60)
-    --executions N                or run this many inputs of all targets together, the same number of each --target TEXT
-    only targets whose name contains the text; may be given several times --processes P                 targets that run
-    at the same time (default: half of the cores) --seed N                      of the random source (default 1)
+    --seconds S                   divide this time among the targets (default 60)
+    --executions N                or run this many inputs of all targets together, the same number of each
+    --target TEXT                 only targets whose name contains the text; may be given several times
+    --processes P                 targets that run at the same time (default: half of the cores)
+    --seed N                      of the random source (default 1)
     --json                        one JSON object on stdout
     --list                        print the targets
     --replay TARGET FILE          run one input and show what becomes of it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,11 @@ def test_some_seed_of_every_target_is_accepted(name: str) -> None:
     """A target that refuses everything checks nothing."""
     accepted = [TARGETS[name].execute(data) for data in TARGETS[name].seeds()]
     assert any(accepted)
+
+
+def test_page_has_every_target() -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "fuzzing.md").read_text(), re.MULTILINE)
+    assert sorted(name.strip("`") for row in rows for name in row.split(", ")) == sorted(TARGETS)
 
 
 def test_kept_inputs_belong_to_targets_and_are_few() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.reader import AdaptiveReadSize
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookieUnavailable, ReadFailed, RequestTimeout
-from bkspark.ledger import recovery
 from bkspark.ledger.reader import SnapshotReader
+from bkspark.ledger.recovery import recover
 from bkspark.ledger.replica_reads import SINGLES_BYTES, SINGLES_MAX, ReplicaReads
 from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
@@ -99,21 +101,23 @@ def test_planned_read_goes_to_the_bookies_that_had_an_address(known: int):
     play(test)
 
 
-def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
+def test_error_of_our_own_in_a_step_ends_a_recovery():
     """Nothing else would: its caller waited for ever."""
 
-    async def fail(self: object, effect: object) -> None:
+    async def broken(bookie: str) -> tuple[str, int]:
         raise ZeroDivisionError("an error of our own")
-
-    monkeypatch.setattr(recovery.RecoveryRun, "_fence", fail)
 
     async def test(world: World) -> None:
         reported: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        pool = BookiePool(broken, NetOptions())
+        context = replace(await world.client().context(), pool=pool)
         async with HostileBookie(holds_up_to(4)) as one, HostileBookie(holds_up_to(4)) as other:
             ledger_id = await world.ledger(one, other)
+            stored = await world.ledgers.read(ledger_id)
             with pytest.raises(ZeroDivisionError):
-                await world.client().recover(ledger_id)
+                await recover(context, ledger_id, stored, b"", WriterOptions())
+        await pool.close()
         # The step at the other bookie fails, too: the first error counts, and the loop reports none.
         assert reported == []
 

@@ -24,8 +24,8 @@ DEAD_ENTRIES_MIN = 2_000
 
 def check(machines: Machines, logs: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with a cluster and its logs when its load has ended. Stops the bookies."""
-    yield from _not_repaired(machines)
-    yield from _left_by_logs(machines, logs)
+    yield from not_repaired(machines)
+    yield from left_by_logs(machines, logs)
     # It would regard the bookies that are stopped below as lost.
     command("cluster", "autorecovery", "--disable", "--uri", machines.uri)
     # What one round learns may be done in the next: a ledger goes when two proofs agree that it is deleted.
@@ -40,7 +40,7 @@ def check(machines: Machines, logs: Sequence[str]) -> Iterator[str]:
         bookie.stop()
         if bookie.ending() != "ended with exit code 0":
             yield f"bookie {bookie.id}, stopped by SIGTERM, {bookie.ending()}"
-        yield from _damaged(bookie)
+        yield from damaged(bookie)
         held = {
             fact["ledger"] for fact in lines("dump", "index", *map(str, bookie.directories[1:])) if "ledger" in fact
         }
@@ -48,7 +48,7 @@ def check(machines: Machines, logs: Sequence[str]) -> Iterator[str]:
             yield f"bookie {bookie.id} holds {len(garbage)} ledgers that are deleted or elsewhere: {garbage[:5]}"
 
 
-def _not_repaired(machines: Machines) -> Iterator[str]:
+def not_repaired(machines: Machines) -> Iterator[str]:
     """Autorecovery has nothing left to do, and every copy of every entry is where metadata say."""
     end_s = time.monotonic() + REPAIRED_S
     while True:
@@ -65,7 +65,7 @@ def _not_repaired(machines: Machines) -> Iterator[str]:
         yield f"cluster check after {REPAIRED_S:g} s: {checked} {said[-300:]}"
 
 
-def _left_by_logs(machines: Machines, logs: Sequence[str]) -> Iterator[str]:
+def left_by_logs(machines: Machines, logs: Sequence[str]) -> Iterator[str]:
     """No attempt stays registered, and no ledger with entries belongs to a log that does not list it."""
     with Client(machines.uri) as client:
         listed: set[int] = set()
@@ -105,7 +105,7 @@ def _not_collected(bookie: SoakBookie) -> Iterator[str]:
         yield f"bookie {bookie.id} has {report['damaged_logs']} damaged entry logs"
 
 
-def _damaged(bookie: SoakBookie) -> Iterator[str]:
+def damaged(bookie: SoakBookie) -> Iterator[str]:
     exit_code, reports, said = command("bookie", "--check", *bookie.arguments())
     if exit_code or not reports or not reports[0]["ok"]:
         yield f"bookie {bookie.id} --check: exit code {exit_code}: {str(reports)[:600]} {said[-300:]}"

@@ -87,23 +87,23 @@ def test_the_last_look_finds_missing_copies_damage_and_ledgers_of_no_log(
     machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert reread(machines.uri, tmp_path, planted.LOST_ENTRY) == []
-    assert [*ending._not_repaired(machines), *ending._left_by_logs(machines, [])] == []
+    assert [*ending.not_repaired(machines), *ending.left_by_logs(machines, [])] == []
 
     orphan = asyncio.run(written_for_a_log(machines.uri))
-    (complaint,) = ending._left_by_logs(machines, [])
+    (complaint,) = ending.left_by_logs(machines, [])
     assert f"1 ledgers were made for logs, hold entries and are in none: [{orphan}]" in complaint
 
     monkeypatch.setattr(ending, "REPAIRED_S", 0.0)
     bookie = machines.bookies[0]
     bookie.stop()
-    assert list(ending._damaged(bookie)) == []
-    assert any("cluster check" in complaint for complaint in ending._not_repaired(machines))
+    assert list(ending.damaged(bookie)) == []
+    assert any("cluster check" in complaint for complaint in ending.not_repaired(machines))
 
     (log, *_) = sorted(bookie.directories[1].rglob("*.log"), key=lambda path: -path.stat().st_size)
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 0xFF
     log.write_bytes(data)
-    (complaint,) = ending._damaged(bookie)
+    (complaint,) = ending.damaged(bookie)
     assert "--check: exit code 1" in complaint
     data[len(data) // 2] ^= 0xFF
     log.write_bytes(data)

