@@ -34,6 +34,7 @@ def test_the_first_program_is_one_of_spark_and_short() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.spark
+@pytest.mark.long_except("1", reason="30 s: a JVM and workers; tests/spark has the same calls, .ci/run this one")
 @pytest.mark.parametrize("number", [0, 1])
 def test_each_program_prints_what_its_comment_says(cluster: Cluster, short_spark: dict[str, str], number: int) -> None:
     program = programs()[number]

@@ -415,6 +415,7 @@ async def recovered(scene: Scene, name: str) -> dict[str, object]:
     return await state(scene)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_whose_process_dies_at_any_call_took_effect_or_did_not(name: str, is_after: bool) -> None:
@@ -436,6 +437,7 @@ def test_operation_whose_process_dies_at_any_call_took_effect_or_did_not(name: s
     asyncio.run(test())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", Interruption)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_that_is_interrupted_at_any_call_and_repeated_took_effect_once(name: str, how: Interruption) -> None:
