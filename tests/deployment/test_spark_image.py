@@ -1,4 +1,4 @@
-"""deploy/spark.Dockerfile agrees with the sources, the lock file and docs/deployment.md. `images` builds and runs it."""
+"""deploy/spark.Dockerfile agrees with the sources, the lock file and docs/deployment.md. `images` runs it."""
 
 from __future__ import annotations
 
