@@ -37,7 +37,8 @@ RUN apt-get update \
  && install --directory --owner 185 --group 0 --mode 0770 /work
 COPY --from=build /opt/bkspark /opt/bkspark
 # `python3` of every process is the environment's: Spark starts its Python workers with it.
-ENV PATH=/opt/bkspark/bin:$PATH SPARK_HOME=/opt/spark
+# A worker's own default for the folder of its applications is below SPARK_HOME, where this user cannot write.
+ENV PATH=/opt/bkspark/bin:$PATH SPARK_HOME=/opt/spark SPARK_WORKER_DIR=/work
 USER 185
 WORKDIR /work
 EXPOSE 7077 8080 8081 15002

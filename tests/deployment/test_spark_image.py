@@ -1,4 +1,4 @@
-"""deploy/spark.Dockerfile agrees with the sources, the lock file and docs/deployment.md. No test builds the image."""
+"""deploy/spark.Dockerfile agrees with the sources, the lock file and docs/deployment.md. `images` runs it."""
 
 from __future__ import annotations
 
@@ -55,3 +55,11 @@ def test_master_and_worker_are_started_by_the_classes_that_the_tests_run() -> No
 
 def test_the_image_runs_as_apaches_user() -> None:
     assert instructions("USER") == [["185"]]
+
+
+def test_a_worker_keeps_its_applications_where_the_image_s_user_can_write() -> None:
+    """Spark's default is a folder below SPARK_HOME: a worker started as docs/deployment.md does ended at once."""
+    variables = dict(word.split("=", 1) for words in instructions("ENV") for word in words)
+    made = re.search(r"install --directory --owner (\d+) .*?(\S+)\n", DOCKERFILE)
+    assert made is not None
+    assert made.groups() == (instructions("USER")[0][0], variables["SPARK_WORKER_DIR"])
