@@ -23,7 +23,7 @@ from bkspark.log.attempts import DeleteLedger
 from bkspark.log.consumers import consumer_path, first_needed
 from bkspark.log.formats import LogHead
 from bkspark.log.positions import Position
-from bkspark.log.retention import UNLIMITED, by_age, by_bytes, first_kept
+from bkspark.log.retention import UNLIMITED, cutoff_ms, first_kept
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import Cut, LogStore
 from bkspark.metadata.tree import Check
@@ -128,33 +128,28 @@ async def closed_ordinals(cluster: Cluster, snapshot: LogSnapshot) -> list[int]:
 
 async def _first_wanted(snapshot: LogSnapshot, now_ms: int) -> int:
     """Return the ordinal of the first ledger that the retention keeps."""
-    return max(await _by_age(snapshot, now_ms), await _by_bytes(snapshot))
+    return max(await _first_by_age(snapshot, now_ms), await first_by_bytes(snapshot))
 
 
-async def _by_age(snapshot: LogSnapshot, now_ms: int) -> int:
+async def _first_by_age(snapshot: LogSnapshot, now_ms: int) -> int:
     """Return the ordinal of the first ledger with entries that are not too old."""
     head = snapshot.head
-    cutoff = by_age(head.retention.age_ms, now_ms)
+    cutoff = cutoff_ms(head.retention.age_ms, now_ms)
     if cutoff is None or head.times.first is None or cutoff <= head.times.first.ms:
         return head.first_ordinal
     place = await snapshot.first_at(cutoff)
     return head.end_ordinal if place is None else place[0]
 
 
-async def _by_bytes(snapshot: LogSnapshot) -> int:
-    """Return the ordinal of the first ledger that the limit of bytes keeps."""
-    head = snapshot.head
-    if head.retention.bytes is None:
-        return head.first_ordinal
-    sizes: list[tuple[int, int]] = []
-    held = 0
-    async for listed in snapshot.last_before(head.end_ordinal):
-        sizes.append((listed.ordinal, listed.length or 0))
-        held += listed.length or 0
-        if held >= head.retention.bytes:
-            break
-    kept = by_bytes(sizes, head.retention.bytes)
-    return head.first_ordinal if kept is None else kept
+async def first_by_bytes(snapshot: LogSnapshot) -> int:
+    """Return the ordinal of the first ledger that the limit of bytes keeps: the newest ledgers that reach it."""
+    head, kept_bytes = snapshot.head, 0
+    if head.retention.bytes is not None:
+        async for listed in snapshot.last_before(head.end_ordinal):
+            kept_bytes += listed.length or 0
+            if kept_bytes >= head.retention.bytes:
+                return listed.ordinal
+    return head.first_ordinal
 
 
 async def _first_ordinal(snapshot: LogSnapshot, position: Position) -> int:

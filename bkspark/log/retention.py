@@ -23,7 +23,7 @@ position is gone. Moving a consumer forward does not change the head, because it
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,23 +89,9 @@ class Consumer:
         return now_ms >= self.expires_ms
 
 
-def by_age(age_ms: int | None, now_ms: int) -> int | None:
+def cutoff_ms(age_ms: int | None, now_ms: int) -> int | None:
     """Return the time, in ms since 1970, before which entries have expired; None without a limit."""
     return None if age_ms is None else max(0, now_ms - age_ms)
-
-
-def by_bytes(sizes: Iterable[tuple[int, int]], bytes_max: int) -> int | None:
-    """Return the ordinal of the first ledger that a limit of bytes keeps; None if it keeps all.
-
-    Args:
-        sizes: (ordinal, bytes) of the ledgers, the last one first.
-    """
-    held = 0
-    for ordinal, size in sizes:
-        held += size
-        if held >= bytes_max:
-            return ordinal
-    return None
 
 
 def first_kept(

@@ -182,7 +182,10 @@ class Bookie:
             given_ns = times.clock_ns()
             sequence = journal.thread.submit(records, is_patient=add.is_recovery)
             journal.waiting.append(WaitingReply(sequence, client, replies, 1, None, received_ns, given_ns))
-        self._count_added(add.size, len(item))
+        self.added_bytes += add.size
+        self._unchecked_bytes += len(item)
+        if self._unchecked_bytes > self._room_bytes:
+            self.look_at_disks()
         return True
 
     def _ledger_of(self, add: SingleAdd) -> Ledger | None:
@@ -244,12 +247,8 @@ class Bookie:
             if taken is not None:
                 self._deferrals.bypassed(taken)
             client.send(replies)
-        self._count_added(len(body) - LENGTH_BYTES * len(run), len(body))
-
-    def _count_added(self, entry_bytes: int, item_bytes: int) -> None:
-        """Count accepted entries, which were copied as items; check the disks if so many bytes could fill them."""
-        self.added_bytes += entry_bytes
-        self._unchecked_bytes += item_bytes
+        self.added_bytes += len(body) - LENGTH_BYTES * len(run)
+        self._unchecked_bytes += len(body)
         if self._unchecked_bytes > self._room_bytes:
             self.look_at_disks()
 
@@ -365,7 +364,7 @@ class Bookie:
         return None if self._authorization is None else self._authorization.expected_key(client.connection, ledger_id)
 
     def _with_key(self, ledger: Ledger | None, ledger_id: int, key: bytes) -> tuple[Ledger, list[Record]]:
-        """Return a ledger, created with this key if it has none yet, and the record of the key then."""
+        """Return a ledger, created with this key if its key is unknown, and the record of the new key."""
         if ledger is not None and ledger.master_key != UNKNOWN_KEY:
             return ledger, []
         return self._store.create_ledger(ledger_id, key), [key_record([(ledger_id, key)])]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bkspark.log.formats import LOGS_ROOT, PAGES, LogHead, PageRef, SegmentFacts, encode_page
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import Position
+from bkspark.log.retention import Retention
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.metadata.memory import MemoryStore
 
@@ -35,3 +38,15 @@ class Paged:
     @property
     def snapshot(self) -> LogSnapshot:
         return LogSnapshot(self.heads, "x", StoredHead(self.head, 3))
+
+
+def snapshot_of(sizes: Sequence[int], bytes_max: int | None) -> LogSnapshot:
+    """Return a log of ledgers with these bytes, all in its head, and a limit of bytes."""
+    head = LogHead(
+        log_id="00000000000000aa",
+        root="/ledgers",
+        changes=("00000000000000aa",),
+        tail=tuple(SegmentFacts(number, 0, size) for number, size in enumerate(sizes)),
+        retention=Retention(bytes=bytes_max),
+    )
+    return LogSnapshot(HeadStore(MemoryStore().session(), "/ledgers"), "x", StoredHead(head, 3))

@@ -11,16 +11,17 @@ from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import MetadataError, NoSuchLog
 from bkspark.log import expiry
-from bkspark.log.expiry import Expiry, ExpiryTimer
+from bkspark.log.expiry import Expiry, ExpiryTimer, first_by_bytes
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
-from bkspark.log.retention import Consumer, Retention, by_age, by_bytes
+from bkspark.log.retention import Consumer, Retention, cutoff_ms
 from bkspark.log.store import LogStore
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation
 from bkspark.metadata.uri import MetadataUri
+from tests.log.paged_logs import snapshot_of
 
 URI = "zk://127.0.0.1:2181/ledgers"
 METADATA = LedgerMetadata(1, 1, 1, (Fragment(0, ("127.0.0.1:3181",)),))
@@ -269,12 +270,14 @@ async def test_failure_of_an_expiry_does_not_reach_the_writer(world: World) -> N
 
 
 def test_limit_of_bytes_is_reached_by_exactly_that_many() -> None:
-    sizes = [(2, 10), (1, 10), (0, 10)]
-    assert [by_bytes(sizes, octets) for octets in (1, 10, 11, 20, 21, 30, 31)] == [2, 2, 1, 1, 0, 0, None]
+    def first(octets: int | None) -> int:
+        return asyncio.run(first_by_bytes(snapshot_of([10, 10, 10], octets)))
+
+    assert [first(octets) for octets in (1, 10, 11, 20, 21, 30, 31, None)] == [2, 2, 1, 1, 0, 0, 0, 0]
 
 
 def test_limit_of_age_is_never_before_the_epoch() -> None:
-    assert [by_age(age_ms, 100) for age_ms in (None, 1, 100, 101)] == [None, 99, 0, 0]
+    assert [cutoff_ms(age_ms, 100) for age_ms in (None, 1, 100, 101)] == [None, 99, 0, 0]
 
 
 def test_registration_ends_at_its_last_millisecond() -> None:

@@ -14,15 +14,14 @@ import pytest
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, MetadataFormat, NoSuchLedger
 from bkspark.log import Log
 from bkspark.log.consumers import CONSUMERS_MAX, consumer_path
-from bkspark.log.expiry import Expiry
+from bkspark.log.expiry import Expiry, first_by_bytes
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
 from bkspark.log.retention import (
     AGE_MS_MAX,
     Consumer,
     Retention,
-    by_age,
-    by_bytes,
+    cutoff_ms,
     decode_consumer,
     encode_consumer,
     first_kept,
@@ -31,6 +30,7 @@ from bkspark.log.writer import LedgerOptions, delete_ledger
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.clocks import Clock, at, log_of, without_times
 from tests.log.logs import ONE, numbers, publish, read_all
+from tests.log.paged_logs import snapshot_of
 
 # ---- the decision ----
 
@@ -56,20 +56,17 @@ def test_what_is_needed_is_never_removed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_limit_of_bytes_keeps_that_much_and_no_ledger_more(seed: int) -> None:
     chance = random.Random(seed)
-    sizes = [(ordinal, chance.randrange(100)) for ordinal in reversed(range(chance.randrange(1, 30)))]
+    sizes = [chance.randrange(100) for _ in range(chance.randrange(1, 30))]
     limit = chance.randrange(1, 2000)
-    kept = by_bytes(sizes, limit)
-    if kept is None:
-        assert sum(size for _, size in sizes) < limit
-    else:
-        assert sum(size for ordinal, size in sizes if ordinal >= kept) >= limit
-        assert sum(size for ordinal, size in sizes if ordinal > kept) < limit
+    kept = asyncio.run(first_by_bytes(snapshot_of(sizes, limit)))
+    assert kept == 0 or sum(sizes[kept:]) >= limit
+    assert sum(sizes[kept + 1 :]) < limit
 
 
 def test_a_limit_of_age_is_a_time() -> None:
-    assert by_age(None, 100) is None
-    assert by_age(30, 100) == 70
-    assert by_age(300, 100) == 0
+    assert cutoff_ms(None, 100) is None
+    assert cutoff_ms(30, 100) == 70
+    assert cutoff_ms(300, 100) == 0
 
 
 def test_limits_are_checked() -> None:
