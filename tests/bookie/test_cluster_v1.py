@@ -114,7 +114,7 @@ def test_requests_that_change_nothing_have_apaches_statuses(
 
 
 def test_audit_is_requested_only_from_an_auditor_that_there_is(caplog: pytest.LogCaptureFixture) -> None:
-    """Writing the delay anew is the request. Without a delay it would override that of the auditors' configuration."""
+    """Writing the delay again is the request. Without a delay it would override that of the auditors' configuration."""
     caplog.set_level("INFO", "bookie_service.audit")
 
     async def test(api: Api) -> None:
