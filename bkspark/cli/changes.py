@@ -44,8 +44,12 @@ def this_operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-async def record(tree: Tree, uri: MetadataUri, change: str) -> None:
-    """Record a change that this command has made. Raises MetadataError: the change is made, but has no record."""
+async def record(tree: Tree, uri: MetadataUri, change: str, *, is_made: bool = True) -> None:
+    """Record a change that this command has made, or (`is_made` False) is about to make.
+
+    Raises:
+        MetadataError: there is no record. The message says whether the change is made.
+    """
     from bkspark.errors import MetadataError
     from bkspark.metadata.change_records import ChangeRecord, ChangeRecords
 
@@ -53,12 +57,13 @@ async def record(tree: Tree, uri: MetadataUri, change: str) -> None:
     try:
         await ChangeRecords(tree, uri).add(made)
     except MetadataError as error:
-        raise MetadataError(f"done: {change}; but the audit log of commands has no record of it: {error}") from error
+        done = "done" if is_made else "not done"
+        raise MetadataError(f"{done}: {change}; the audit log of commands has no record of it: {error}") from error
 
 
-async def record_by(client: Client, change: str) -> None:
-    """Record a change by the connection of a client. Raises MetadataError."""
-    await record(await client.tree(), client.uri, change)
+async def record_by(client: Client, change: str, *, is_made: bool = True) -> None:
+    """Do as `record` by the connection of a client. Raises MetadataError."""
+    await record(await client.tree(), client.uri, change, is_made=is_made)
 
 
 def record_blocking(client: blocking.Client, change: str) -> None:

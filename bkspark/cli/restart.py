@@ -171,7 +171,7 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)
     await store_plan(stored, plan, lambda there: False)
     try:
-        await record_by(client, f"restart bookie {bookie}")
+        await record_by(client, f"restart bookie {bookie}", is_made=False)
         if arguments.command is None:
             await until_mode(client, bookie, "readonly")
             progress(f"{what}: restarts")

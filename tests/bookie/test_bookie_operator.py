@@ -18,6 +18,7 @@ from bookie_service.admin.http.routing import Routes
 from bookie_service.admin.http.server import serving
 from bookie_service.admin.live_commands import LiveCommands
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
+from bookie_service.operation.audit import audit, remembered
 from bookie_service.operation.bookie_operator import BookieOperator, NotServing, Refused
 from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import LiveKeys
@@ -309,3 +310,17 @@ def test_files_of_each_kind_are_found_where_they_lie(tmp_path: Path) -> None:
         assert bench.operator.disk_files("journal")
 
     run(tmp_path, test)
+
+
+def test_changes_are_listed_in_pages_the_latest_first_and_each_once() -> None:
+    for number in range(7):
+        audit("amy", f"change {number}")
+    (latest,) = remembered(1 << 62, 1)
+    before, listed = latest.number + 1, []
+    while len(listed) < 7:
+        page = remembered(before, 3)
+        assert all(record.number < before for record in page)
+        listed += page
+        before = page[-1].number
+    assert [record.change for record in listed[:7]] == [f"change {number}" for number in reversed(range(7))]
+    assert {record.who for record in listed[:7]} == {"amy"}

@@ -569,17 +569,3 @@ def test_configuration_file_is_read_as_by_the_bookie(
         assert f"deleted {each}/current" in formatted
     file.write_text("include = bk_server.conf\n")
     assert "files include themselves" in shell("lastmark", 255)
-
-
-@pytest.mark.parametrize(
-    ("id_format", "text"),
-    [
-        *(("long", text) for text in ("1_0", "\u0661", " 5", "0x5", "5.0", "-1", str(1 << 63), "9" * 5000, "")),
-        *(("hex", text) for text in ("0x1f", "1_f", " f", "-f", "8" + "0" * 15, "f" * 5000, "g")),
-        ("uuid", "5"),
-    ],
-)
-def test_what_is_not_exactly_an_id_names_no_ledger(id_format: str, text: str) -> None:
-    """`deleteledger -l 1_0` deleted ledger 10: Python takes more for a number than Java does."""
-    with pytest.raises(Failure, match="is not the id of a ledger"):
-        VerbShell(main, id_format=id_format).ledger_id(text)

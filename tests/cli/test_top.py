@@ -153,6 +153,27 @@ def test_figures_that_are_not_finite_are_left_out() -> None:
     json.loads(json.dumps(asdict(row), allow_nan=False))
 
 
+def metrics(adds: int, failed: int, size: int) -> str:
+    name = "bookkeeper_server_ADD_ENTRY_count"
+    return (
+        f'{name}{{success="true", thread="0"}} {adds}\n{name}{{success="false", thread="0"}} {failed}\n'
+        f"bookie_WRITE_BYTES {size}\n"
+    )
+
+
+def test_rates_are_those_of_successful_adds_and_never_below_zero() -> None:
+    """A bookie that has restarted counts from zero again. Adds that it refuses are not its throughput."""
+    watch = Watch(None, build_parser().parse_args(["top", "--uri", "zk://h/ledgers"]))  # type: ignore[arg-type]
+    rows = [
+        watch._row("b:1", "available", None, parse(text))
+        for text in (metrics(1000, 5, 10**6), metrics(1000, 10**9, 10**6), metrics(7, 0, 700), metrics(8, 0, 800))
+    ]
+    assert [(row.adds, row.bytes) for row in rows[:3]] == [(None, None), (0.0, 0.0), (0.0, 0.0)]
+    assert rows[3].adds is not None
+    assert rows[3].bytes is not None
+    assert 0 < rows[3].adds < rows[3].bytes
+
+
 def test_bookies_are_sorted_and_scrolled() -> None:
     assert [row.id[7] for row in ordered(VIEW.bookies, "adds")] == ["1", "2", "3"]
     for sort in ("p99", "fsync", "disk", "queue"):
