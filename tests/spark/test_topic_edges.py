@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.errors import MalformedPayload
+from bkspark.errors import MalformedPayload, NoSuchLog
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
 from tests.cluster import Cluster
@@ -177,6 +177,30 @@ def test_position_of_one_partition_needs_no_partition(cluster: Cluster, client: 
     ledger = part.ledger(numbered(0, 1, 2))
     for given in (f"{ledger}:1", f"{ledger}:1:1", f"{ledger}:1:-1:-1"):
         assert values(rows_of(cluster.uri, part.name, VALUE, startingOffsets=given)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_partition_that_no_broker_has_loaded_is_empty(cluster: Cluster, topic: StoredTopic, number: int) -> None:
+    topic.partitioned(2)
+    assert rows_of(cluster.uri, f"{topic.name}-partition-{number}", VALUE) == []
+    with pytest.raises(NoSuchLog, match="partition-2 does not exist"):
+        rows_of(cluster.uri, f"{topic.name}-partition-2", VALUE)
+
+
+@pytest.mark.admission_control
+def test_place_in_a_batch_is_not_one_of_the_next_ledger(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    """A stream begins within the next batch, its ledger ends before that, and other topics are read first."""
+    other = StoredTopic(client, f"{topic.name}-other")
+    other.ledger(numbered(5, 6))
+    ledger = topic.ledger(numbered(0, 1))
+    start = json.dumps({str(topic.name): f"{ledger}:2:-1:1", str(other.name): "earliest"})
+    query = Query(cluster, topic, topics=f"{other.name},{topic.name}", startingOffsets=start, maxEntriesPerTrigger=1)
+    topic.ledger([batch([Message(b"a"), Message(b"b")])])
+    found = []
+    for _ in range(3):
+        found.append(query.batch())
+        query.restart()  # a restarted query begins with the first topic
+    assert found == ["5", "6", "a b"]
 
 
 def test_message_in_chunks_has_the_time_of_its_last_one(topic: StoredTopic, read: Callable) -> None:
