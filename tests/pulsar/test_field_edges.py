@@ -20,8 +20,8 @@ from bkspark.pulsar.fields import Fields, MalformedFields, fields_of
 from bkspark.pulsar.malformed import MalformedValues
 from bkspark.pulsar.messages import Joined, Messages, messages_of
 from bkspark.pulsar.metadata import decode_cursor_entry, decode_managed_ledger
-from bkspark.pulsar.pulsar_formats_pb2 import ManagedLedgerInfo, MessageIdData, PositionInfo
-from bkspark.pulsar.schemas import Schema
+from bkspark.pulsar.pulsar_formats_pb2 import ManagedLedgerInfo, MessageIdData, PositionInfo, SchemaInfo
+from bkspark.pulsar.schemas import STORED_TYPES, Schema, decode_schema
 from bkspark.pulsar.slices import binary_array, bounds_of
 from bkspark.pulsar.values import decoder_of
 from tests.pulsar.entries import Message, batch, chunked, decoded, framed, gathered, metadata_of, single
@@ -156,6 +156,16 @@ def test_chunks_need_not_say_how_many_bytes_they_are_together() -> None:
     for chunk, value in enumerate((b"a", b"bc")):
         parts.append(framed(metadata_of(uuid="u", chunk_id=chunk, num_chunks_from_msg=2, uncompressed_size=3), value))
     assert gathered(ChunkGatherer(), decoded(*parts)) == [b"abc"]
+
+
+def test_part_of_a_key_value_schema_without_a_type_is_bytes() -> None:
+    """Pulsar calls it NONE or BYTES, or leaves the property out."""
+    info = SchemaInfo(schema_id="s", user="", type=STORED_TYPES.index("KEY_VALUE") + 1, schema=struct.pack(">ii", 0, 0))
+    info.props.add(key="key.schema.type", value="NONE")
+    found = decode_schema(0, info, "version 0")
+    assert found.key is not None
+    assert found.value is not None
+    assert (found.key.kind, found.value.kind) == ("BYTES", "BYTES")
 
 
 # ---- arrays ----
