@@ -213,6 +213,7 @@ def test_message_ids_are_read_as_users_write_them(value: object, wanted: Message
         "12",
         "12:",
         "-1:3",
+        MessageIdData(ledgerId=(1 << 64) - 1, entryId=0).SerializeToString(),
         "12:-2",
         "12:3:x",
         "12:3:-2",

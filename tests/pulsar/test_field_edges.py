@@ -13,15 +13,18 @@ import pytest
 from bkspark.entries import EntryBatch
 from bkspark.errors import MetadataFormat
 from bkspark.pulsar import message_columns as columns
+from bkspark.pulsar.chunks import ChunkGatherer
 from bkspark.pulsar.compression import decompress
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.fields import Fields, MalformedFields, fields_of
 from bkspark.pulsar.malformed import MalformedValues
 from bkspark.pulsar.messages import Joined, Messages, messages_of
-from bkspark.pulsar.metadata import decode_managed_ledger
-from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData
+from bkspark.pulsar.metadata import decode_cursor_entry, decode_managed_ledger
+from bkspark.pulsar.pulsar_formats_pb2 import ManagedLedgerInfo, MessageIdData, PositionInfo, SchemaInfo
+from bkspark.pulsar.schemas import STORED_TYPES, Schema, decode_schema
 from bkspark.pulsar.slices import binary_array, bounds_of
-from tests.pulsar.entries import Message, batch, chunked, decoded, framed, metadata_of, single
+from bkspark.pulsar.values import decoder_of
+from tests.pulsar.entries import Message, batch, chunked, decoded, framed, gathered, metadata_of, single
 
 MIB = 1 << 20
 BEYOND = b"\xfd" + b"\xff" * 8 + b"\x01"
@@ -133,6 +136,38 @@ def test_compressed_node_whose_header_has_an_impossible_size_is_refused(size: in
         decode_managed_ledger(struct.pack(">Hi", 0x4778, size) + b"\x08\x00\x10\x00", "/a")
 
 
+def test_closed_ledger_has_at_least_zero_entries() -> None:
+    info = ManagedLedgerInfo()
+    info.ledgerInfo.add(ledgerId=1, entries=-3, size=-5, timestamp=9)
+    (found,) = decode_managed_ledger(info.SerializeToString(), "/a").ledgers
+    assert (found.entries, found.size, found.closed_ms) == (0, 0, 9)
+
+
+@pytest.mark.parametrize("name", ["ledgerId", "entryId"])
+def test_state_of_a_cursor_without_a_whole_position_is_refused(name: str) -> None:
+    position = PositionInfo(ledgerId=4, entryId=2)
+    position.ClearField(name)
+    with pytest.raises(MetadataFormat, match="ledger 7: it is not a position of a cursor"):
+        decode_cursor_entry(position.SerializePartialToString(), 7, "ledger 7")
+
+
+def test_chunks_need_not_say_how_many_bytes_they_are_together() -> None:
+    parts = []
+    for chunk, value in enumerate((b"a", b"bc")):
+        parts.append(framed(metadata_of(uuid="u", chunk_id=chunk, num_chunks_from_msg=2, uncompressed_size=3), value))
+    assert gathered(ChunkGatherer(), decoded(*parts)) == [b"abc"]
+
+
+def test_part_of_a_key_value_schema_without_a_type_is_bytes() -> None:
+    """Pulsar calls it NONE or BYTES, or leaves the property out."""
+    info = SchemaInfo(schema_id="s", user="", type=STORED_TYPES.index("KEY_VALUE") + 1, schema=struct.pack(">ii", 0, 0))
+    info.props.add(key="key.schema.type", value="NONE")
+    found = decode_schema(0, info, "version 0")
+    assert found.key is not None
+    assert found.value is not None
+    assert (found.key.kind, found.value.kind) == ("BYTES", "BYTES")
+
+
 # ---- arrays ----
 
 
@@ -197,3 +232,15 @@ def test_property_without_its_key_or_its_value_is_malformed(part: bytes) -> None
     with pytest.raises(MalformedValues, match="lacks its key or value") as caught:
         columns.properties(messages(single(Message(b"")), stored))
     assert caught.value.rows.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "end"), [("INSTANT", ">qi", 10**9), ("LOCAL_DATE_TIME", ">qq", 86_400 * 10**9)]
+)
+def test_nanoseconds_are_those_of_one_second_or_of_one_day(kind: str, form: str, end: int) -> None:
+    decode = decoder_of(Schema(0, kind))
+    (found,) = decode(pa.array([struct.pack(form, 0, end - 1)])).cast(pa.int64()).to_pylist()
+    assert found == end // 1000 - 1
+    for wrong in (end, -1):
+        with pytest.raises(MalformedValues, match="not a time of day"):
+            decode(pa.array([struct.pack(form, 0, wrong)]))

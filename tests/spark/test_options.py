@@ -238,6 +238,8 @@ def test_impossible_combinations_are_refused():
     [
         ({"log": "a", "startingOffsets": "-5", "startingTimestamp": "0"}, "exclude each other"),
         ({"log": "a", "endingOffsets": "-5", "endingTimestamp": "0"}, "exclude each other"),
+        ({"topic": "a", "startingSubscription": "s", "startingOffsets": "-5"}, "exclude each other"),
+        ({"topic": "a", "startingSubscription": "s", "startingTimestamp": "0"}, "exclude each other"),
         ({"log": "a", "unconfirmed": "true"}, "'unconfirmed' is for 'ledgers'"),
         ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read completely"),
         ({"inspect": "logs", "mode": "PERMISSIVE"}, "'mode' has no effect on a read of 'inspect'"),

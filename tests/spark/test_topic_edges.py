@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.errors import MalformedPayload
+from bkspark.errors import MalformedPayload, NoSuchLog
 from bkspark.pulsar import pulsar_formats_pb2 as formats
+from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
 from tests.cluster import Cluster
-from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, compacted, marker, single
+from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, compacted, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_queries import Query
 from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
@@ -155,6 +156,95 @@ def test_partitions_are_compacted_each_for_itself(cluster: Cluster, client: Clie
         (2, b"21"),
         (2, b"c2"),
     ]
+
+
+# ---- positions ----
+
+
+def test_place_in_a_batch_of_what_is_not_a_batch_is_its_message(topic: StoredTopic, read: Callable) -> None:
+    """An encrypted batch that is returned as it is stored is one row, whatever place in it a position names."""
+    sealed = metadata_of(num_messages_in_batch=5, compression=1, uncompressed_size=99)
+    sealed.encryption_keys.add(key="k", value=b"secret")
+    ledger = topic.ledger([*numbered(0, 1), framed(sealed, b"?")])
+    for entry, expected in ((1, [b"1", b"?"]), (2, [b"?"])):
+        assert values(read(VALUE, startingOffsets=f"{ledger}:{entry}:-1:3", encrypted="raw")) == expected
+    assert values(read(VALUE, endingOffsets=f"{ledger}:1:-1:0", encrypted="raw")) == [b"0", b"1"]
+
+
+def test_position_of_one_partition_needs_no_partition(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    part = StoredTopic(client, f"{topic.name}-partition-1")
+    part.partitioned(2)
+    ledger = part.ledger(numbered(0, 1, 2))
+    for given in (f"{ledger}:1", f"{ledger}:1:1", f"{ledger}:1:-1:-1"):
+        assert values(rows_of(cluster.uri, part.name, VALUE, startingOffsets=given)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_partition_that_no_broker_has_loaded_is_empty(cluster: Cluster, topic: StoredTopic, number: int) -> None:
+    topic.partitioned(2)
+    assert rows_of(cluster.uri, f"{topic.name}-partition-{number}", VALUE) == []
+    with pytest.raises(NoSuchLog, match="partition-2 does not exist"):
+        rows_of(cluster.uri, f"{topic.name}-partition-2", VALUE)
+
+
+@pytest.mark.admission_control
+def test_place_in_a_batch_is_not_one_of_the_next_ledger(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
+    """A stream begins within the next batch, its ledger ends before that, and other topics are read first."""
+    other = StoredTopic(client, f"{topic.name}-other")
+    other.ledger(numbered(5, 6))
+    ledger = topic.ledger(numbered(0, 1))
+    start = json.dumps({str(topic.name): f"{ledger}:2:-1:1", str(other.name): "earliest"})
+    query = Query(cluster, topic, topics=f"{other.name},{topic.name}", startingOffsets=start, maxEntriesPerTrigger=1)
+    topic.ledger([batch([Message(b"a"), Message(b"b")])])
+    found = []
+    for _ in range(3):
+        found.append(query.batch())
+        query.restart()  # a restarted query begins with the first topic
+    assert found == ["5", "6", "a b"]
+
+
+def test_message_in_chunks_has_the_time_of_its_last_one(topic: StoredTopic, read: Callable) -> None:
+    """The chunks before may be of any time."""
+    whole = chunked(Message(b"abc"), 1, 1)
+    times = [PUBLISHED_MS - 100, PUBLISHED_MS + 900, PUBLISHED_MS + 5]
+    topic.ledger([changed(entry, publish_time=time) for entry, time in zip(whole, times)])
+    for start, expected in ((5, [b"abc"]), (6, [])):
+        assert values(read(VALUE, startingTimestamp=PUBLISHED_MS + start)) == expected
+        assert values(read(VALUE, startingTimestamp=PUBLISHED_MS + start, minPartitions=3)) == expected
+
+
+def changed(entry: bytes, **fields: int) -> bytes:
+    """Return an entry with other metadata."""
+    size = int.from_bytes(entry[6:10])
+    metadata = MessageMetadata.FromString(entry[10 : 10 + size])
+    for name, value in fields.items():
+        setattr(metadata, name, value)
+    return framed(metadata, entry[10 + size :])
+
+
+def test_encrypted_chunk_of_another_time_does_not_end_a_read(topic: StoredTopic, read: Callable) -> None:
+    """No key joins the chunks, so each has its own time."""
+    sealed = metadata_of(uuid="u", chunk_id=0, num_chunks_from_msg=2)
+    sealed.encryption_keys.add(key="k", value=b"secret")
+    topic.ledger([framed(sealed, b"?"), *numbered(1)])
+    for encrypted in ("fail", "skip", "raw"):
+        assert values(read(VALUE, startingTimestamp=PUBLISHED_MS + 1, encrypted=encrypted)) == [b"1"]
+
+
+def test_first_chunk_is_found_after_another_one_was_searched_in_vain(topic: StoredTopic, read: Callable) -> None:
+    """A task that has searched all earlier entries knows which messages have chunks there."""
+    whole, headless, other = (chunked(Message(value), 1, number) for number, value in enumerate((b"ab", b"cd", b"ef")))
+    ledger = topic.ledger([whole[0], *numbered(0), headless[1], other[1], whole[1]])
+    found = read(VALUE, startingOffsets=f"{ledger}:1", mode="DROPMALFORMED")
+    assert values(found) == [b"0", b"ab"]
+
+
+def test_message_in_chunks_is_whole_beside_many_malformed_ones(topic: StoredTopic, read: Callable) -> None:
+    damaged = changed(single(Message(b"x"), 2, 1), uncompressed_size=9)
+    first, last = chunked(Message(b"ab"), 1, 1)
+    topic.ledger([damaged] * 5 + [first] + [damaged] * 5 + [last] + [damaged] * 5)
+    assert values(read(VALUE, mode="DROPMALFORMED")) == [b"ab"]
+    assert [value for value in values(read(VALUE, mode="PERMISSIVE")) if value is not None] == [b"ab"]
 
 
 # ---- schemas ----

@@ -118,16 +118,17 @@ def test_task_looks_up_far_ledgers_only_when_it_searches_them_for_a_chunk(
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize(("limit", "wanted"), [(4, (1, 2)), (5, (0, 2))])
 def test_task_searches_a_bounded_number_of_entries_for_a_chunk(
-    cluster: Cluster, topic: StoredTopic, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, topic: StoredTopic, monkeypatch: pytest.MonkeyPatch, limit: int, wanted: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(topics, "LOOK_BACK_ENTRIES", 5)
+    monkeypatch.setattr(topics, "LOOK_BACK_ENTRIES", limit)
     for number in range(4):
         topic.ledger(numbered(2 * number, 2 * number + 1))
     ledger = topic.ledger(numbered(8, 9))
     (task,) = Read(cluster, topic, startingOffsets=f"{ledger}:1").tasks()
     (earlier,) = task.earlier.values()
-    assert [(each.first_entry, each.end_entry) for each in earlier.reads] == [(0, 2), (0, 2), (0, 1)]
+    assert [(each.first_entry, each.end_entry) for each in earlier.reads] == [wanted, (0, 2), (0, 1)]
 
 
 @pytest.mark.cluster

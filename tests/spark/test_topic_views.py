@@ -239,8 +239,10 @@ def test_read_begins_after_a_ledger_that_was_dropped_as_empty(client: Client) ->
 def test_message_of_a_ledger_that_the_topic_never_had_is_not_one_of_its_positions(client: Client, option: str) -> None:
     """Ledgers are trimmed from the front, and only empty ones are dropped elsewhere: one that had such a message is of
     another topic. Its messages, or those of ledgers before it, would be left out silently."""
-    with pytest.raises(ConfigurationError, match=f"'{option}' is message 4:5, but topic .* has no ledger 4: correct"):
-        bounds(Look(client, **{option: "4:5"}), (3, 2), (5, 2))
+    for entry in (1, 5):
+        refused = f"'{option}' is message 4:{entry}, but topic .* has no ledger 4: correct"
+        with pytest.raises(ConfigurationError, match=refused):
+            bounds(Look(client, **{option: f"4:{entry}"}), (3, 2), (5, 2))
     assert bounds(Look(client, endingOffsets="4:0"), (3, 2), (5, 2))[2] == at(5, 0)
 
 
@@ -251,6 +253,15 @@ def test_entries_before_the_end_are_counted_from_the_oldest_open_transaction(cli
     topic.transactions = found
     assert topic.end == at(4, 1)
     assert now(_bounds(topic)) == (at(3, 2), None, at(4, 0), None)
+
+
+def test_open_transaction_after_the_end_does_not_move_it(client: Client) -> None:
+    """A scan reads a closed ledger to its own end, which may be after that of the topic's list."""
+    topic = view(Look(client), [(3, 3), (4, 4)])
+    found = Transactions()
+    found.take(decode_entries(EntryBatch.of([*numbered(*range(5)), of(1)], 4)))
+    topic.transactions = found
+    assert (found.stop, topic.end) == (EntryPosition(4, 5), at(4, 4))
 
 
 def test_many_malformed_entries_in_a_row_do_not_end_the_search_for_transactions() -> None:
