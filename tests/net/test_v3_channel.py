@@ -307,17 +307,20 @@ def test_explicit_lac_of_another_ledger_or_with_wrong_bytes_is_not_believed(lac_
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"totalDiskCapacity": 9}, {"freeDiskSpace": 0}, {"totalDiskCapacity": 9, "freeDiskSpace": 3}]
+    "reported", [{}, {"totalDiskCapacity": 9}, {"freeDiskSpace": 0}, {"totalDiskCapacity": 9, "freeDiskSpace": 3}]
 )
-def test_disk_space_is_what_the_bookie_tells_and_unknown_where_it_tells_nothing(told):
+def test_disk_space_is_what_the_bookie_reports_and_unknown_where_it_reports_nothing(reported):
     """A disk of which nothing is known is not a full one."""
 
     async def test(channel):
         space = await channel.disk_space()
-        assert (space.total_bytes, space.free_bytes) == (told.get("totalDiskCapacity"), told.get("freeDiskSpace"))
+        assert (space.total_bytes, space.free_bytes) == (
+            reported.get("totalDiskCapacity"),
+            reported.get("freeDiskSpace"),
+        )
 
     def answer(request):
-        return [response(request, getBookieInfoResponse=protocol.GetBookieInfoResponse(status=0, **told))]
+        return [response(request, getBookieInfoResponse=protocol.GetBookieInfoResponse(status=0, **reported))]
 
     play(answer, test)
 
