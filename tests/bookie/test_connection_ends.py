@@ -62,7 +62,7 @@ class BrokenSocket(SimulatedSocket):
         raise ConnectionResetError
 
 
-def test_connection_that_breaks_while_its_last_request_is_answered_is_no_error_of_the_bookie() -> None:
+def test_connection_that_breaks_while_its_last_request_is_answered_does_not_end_the_bookie() -> None:
     served = ServedBookie()
     connected = served.connect_over(BrokenSocket())
     connected.received += V2_READ
