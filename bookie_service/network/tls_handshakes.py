@@ -20,6 +20,9 @@ from bookie_service.network.handshake_budget import BudgetedPeer, HandshakeBudge
 from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.network.waiting_peers import WaitingPeers
 
+_BUDGET_S = 10.0
+"""An address gets its budget of handshakes again in this time, also if a handshake may take longer."""
+
 Compute = Callable[[], ssl.SSLError | None]
 """A step of a handshake (`TlsSocket.compute_step`)."""
 OnComputed = Callable[[ssl.SSLError | None], None]
@@ -98,7 +101,7 @@ class ListenerTls:
             ("maxTlsHandshakesPerAddress", options.handshakes_per_address_max),
         )
         """Connections whose peer owes the next message of its handshake."""
-        self.budget = HandshakeBudget(options.handshakes_per_address_max, options.handshake_s)
+        self.budget = HandshakeBudget(options.handshakes_per_address_max, min(options.handshake_s, _BUDGET_S))
         """Begins handshakes."""
 
     def context(self) -> ssl.SSLContext:

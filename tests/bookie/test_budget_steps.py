@@ -93,6 +93,22 @@ def test_the_last_of_those_that_wait_with_memory_gives_way(loop: SteppedLoop, bu
     assert first.resumed == 1
 
 
+def test_no_more_frames_are_given_up_than_the_one_that_waits_for_longest_needs(
+    loop: SteppedLoop, budget: MemoryBudget
+) -> None:
+    """What it takes is not known before it has received, so the next one is judged at the next look."""
+    slow = [Receiver(budget) for _ in range(2)]
+    for receiver in slow:
+        receiver.take(HALF)
+        budget.begin_frame(receiver)
+    first, second = waiting(budget, HALF, HALF)
+    loop.now = UNFINISHED_S + 0.3
+    loop.turn()
+    loop.turn()
+    assert [bool(each.why) for each in slow] == [True, False]
+    assert [each.resumed for each in (first, second)] == [1, 0]
+
+
 def test_room_that_comes_back_may_be_received_into_at_once(budget: MemoryBudget) -> None:
     window = budget.window
     assert budget.take(LIMIT)

@@ -55,6 +55,21 @@ def test_connection_ends_with_its_last_reply_when_the_peer_has_closed_its_side()
     assert connected.sent == REPLY
 
 
+class BrokenSocket(SimulatedSocket):
+    """A socket over which nothing can be sent any more."""
+
+    def send(self, data: bytes | memoryview) -> int:
+        raise ConnectionResetError
+
+
+def test_connection_that_breaks_while_its_last_request_is_answered_does_not_end_the_bookie() -> None:
+    served = ServedBookie()
+    connected = served.connect_over(BrokenSocket())
+    connected.received += V2_READ
+    served.turns_until(lambda: connected.is_closed)
+    assert served.failures == []
+
+
 def test_peer_that_takes_replies_slowly_is_not_stalled() -> None:
     served = ServedBookie()
     connected = served.connect(options=ConnectionOptions(stalled_s_max=10))
@@ -68,6 +83,19 @@ def test_peer_that_takes_replies_slowly_is_not_stalled() -> None:
         connection.close_if_stalled(served.loop.now)
         assert connection.is_open
     served.loop.now += 10.1
+    connection.close_if_stalled(served.loop.now)
+    assert not connection.is_open
+
+
+def test_peer_that_takes_no_replies_is_closed_although_more_of_them_come() -> None:
+    """Otherwise a peer that goes on asking and reads nothing keeps its replies in memory for ever."""
+    served = ServedBookie()
+    connected = served.connect(options=ConnectionOptions(stalled_s_max=10))
+    connection = served.connections[connected]
+    connected.takes = 0
+    for _ in range(3):
+        connection.send((REPLY,))
+        served.loop.now += 4
     connection.close_if_stalled(served.loop.now)
     assert not connection.is_open
 

@@ -280,6 +280,18 @@ def test_frame_without_a_body_before_the_login_is_a_violation_and_not_a_defect(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+def test_request_after_a_login_that_failed_is_not_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The login waited for START_TLS, and fails when another request comes in its place."""
+    tls = ListenerTls(listener(Authority(tmp_path).issue("bookie")))
+    served = ServedBookie(tls=tls, authentication=ListenerAuthentication(by_digest(tmp_path, required=True)))
+    connected = served.connect()
+    ask(served, connected, auth_v2(b"no login"), turns=2)
+    ask(served, connected, reads(1))
+    assert connected.is_closed
+    assert caplog.text.count("closed the connection") == 1
+    assert "its authentication failed" in caplog.text
+
+
 def test_timer_of_an_auth_message_ends_with_its_connection(tmp_path: Path) -> None:
     tls = ListenerTls(listener(Authority(tmp_path).issue("bookie")))
     served = ServedBookie(tls=tls, authentication=ListenerAuthentication(by_digest(tmp_path)))

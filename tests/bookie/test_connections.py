@@ -207,10 +207,11 @@ def test_connection_makes_room_from_the_very_second_at_which_it_is_idle_for_long
 
 def test_connection_without_a_request_is_closed_from_the_very_second_on() -> None:
     bench = Bench(ConnectionLimits(idle_s=60.0))
+    bench.now = 1000.0
     (silent,) = bench.connect_many(1)
-    bench.connections.watch(59.0)
+    bench.connections.watch(1059.0)
     assert silent.is_open
-    bench.connections.watch(60.0)
+    bench.connections.watch(1060.0)
     assert not silent.is_open
 
 

@@ -262,6 +262,21 @@ def test_others_go_on_while_it_is_not_known_whether_a_list_is_allowed(status: St
     assert (len(bench.lists), bench.lists.clients()) == (0, [])
 
 
+def test_list_that_waited_for_a_look_up_is_the_next_one_of_its_connection() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.status = None
+    bench.add(client, "a", STEP_S)
+    bench.status = Status.EOK
+    for name in ("b", "c"):
+        bench.add(client, name, STEP_S)
+    while "begin b" not in bench.log:
+        assert bench.machine.step()
+    bench.find_out(Status.EOK)
+    bench.machine.finish()
+    assert [line for line in bench.log if line.startswith("begin")] == ["begin b", "begin a", "begin c"]
+
+
 @pytest.mark.parametrize("is_built", [False, True], ids=["before it is built", "before it is sent"])
 def test_list_whose_connection_closes_while_its_ledger_is_looked_up_is_dropped(*, is_built: bool) -> None:
     bench = Bench()

@@ -11,6 +11,7 @@ from tests.mutation.operators import Mutant, mutants_of
 MODULES = (
     "bkspark/core/*.py",
     "bkspark/metadata/listing.py",
+    "bkspark/net/*.py",
     "bkspark/security/*.py",
     "bkspark/wire/[!b]*.py",
     "bkspark/ledger/*.py",
@@ -18,9 +19,8 @@ MODULES = (
     "bookie_service/cluster/*.py",
     "bookie_service/engine/*.py",
     "bookie_service/gc/*.py",
-    "bookie_service/network/request_stream.py",
-    "bookie_service/network/v2_batch_read.py",
-    "bookie_service/network/v3_lac_reads.py",
+    "bookie_service/network/*.py",
+    "bookie_service/replication/*.py",
     "bookie_service/storage/**/*.py",
 )
 """What is mutated: where a defect loses entries, tells readers something that is not so, or lets a stranger in.

@@ -107,8 +107,12 @@ def test_second_answer_to_an_entry_in_a_later_buffer_belongs_to_the_next_read() 
 ITEM_BYTES = len(items(LEDGER, 0, 1))
 
 
-@pytest.mark.parametrize(("missing_bytes", "count"), [(0, 3), (1, 2), (ITEM_BYTES, 2), (ITEM_BYTES + 1, 1)])
+@pytest.mark.parametrize(
+    ("missing_bytes", "count"), [(0, 3), (1, 2), (ITEM_BYTES, 2), (ITEM_BYTES + 1, 1), (2 * ITEM_BYTES + 1, 1)]
+)
 def test_entries_that_exactly_fill_the_wanted_bytes_are_kept(missing_bytes: int, count: int) -> None:
+    """docs/protocol.md §1.5: "at least one if the first one can be read"."""
+
     async def test() -> None:
         channel, wire = connected()
         body = items(LEDGER, 0, 3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bkspark.errors import BookieUnavailable, ClientClosed, MetadataError
+from bkspark.errors import BookieUnavailable, ClientClosed, ConfigurationError, MetadataError
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import AVOID_FAILED_S, BookiePool, NetOptions, resolver
 from bkspark.wire.adds import WireProtocol
@@ -17,6 +17,12 @@ from tests.simulation.virtual_loop import run_in_virtual_time
 
 ADDRESSES = {"a": ("10.0.0.1", 3181), "b": ("10.0.0.2", 3181)}
 NET = NetOptions(connect_timeout_s=5.0)
+
+
+@pytest.mark.parametrize("wrong", [{"connect_timeout_s": 0.0}, {"read_timeout_s": -1.0}, {"frame_bytes_max": 10}])
+def test_settings_that_cannot_work_are_refused_by_their_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        NetOptions(**wrong)
 
 
 class Bookies:

@@ -61,6 +61,23 @@ def test_answers_in_any_order_reach_the_reads_that_asked():
     assert len({request.header.txnId for request in requests}) == 40
 
 
+def test_explicit_lac_is_sent_with_its_digest_and_the_key_of_the_ledger():
+    requests = []
+
+    def answer(request):
+        requests.append(request)
+        inner = protocol.WriteLacResponse(status=0, ledgerId=request.writeLacRequest.ledgerId)
+        return [response(request, 0, writeLacResponse=inner)]
+
+    async def test(channel):
+        assert await channel.write_lac(LEDGER, 41, DIGEST, KEY) == v2.Status.EOK
+
+    play(answer, test)
+    (asked,) = [request.writeLacRequest for request in requests]
+    assert (asked.ledgerId, asked.lac, asked.masterKey) == (LEDGER, 41, KEY)
+    assert DIGEST.open_lac(asked.body, LEDGER) == 41
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
@@ -287,6 +304,42 @@ def test_explicit_lac_of_another_ledger_or_with_wrong_bytes_is_not_believed(lac_
         ]
 
     play(answer, test)
+
+
+@pytest.mark.parametrize(
+    "reported", [{}, {"totalDiskCapacity": 9}, {"freeDiskSpace": 0}, {"totalDiskCapacity": 9, "freeDiskSpace": 3}]
+)
+def test_disk_space_is_what_the_bookie_reports_and_unknown_where_it_reports_nothing(reported):
+    """A disk of which nothing is known is not a full one."""
+
+    async def test(channel):
+        space = await channel.disk_space()
+        assert (space.total_bytes, space.free_bytes) == (
+            reported.get("totalDiskCapacity"),
+            reported.get("freeDiskSpace"),
+        )
+
+    def answer(request):
+        return [response(request, getBookieInfoResponse=protocol.GetBookieInfoResponse(status=0, **reported))]
+
+    play(answer, test)
+
+
+def test_answer_to_start_tls_that_refuses_it_ends_the_connection_as_a_refusal_of_the_client():
+    """Apache's bookie sends it when it refuses a client's certificate: the connection serves nothing any more."""
+
+    async def test() -> None:
+        channel = BookieV3Channel("a", 1 << 20, 5.0, v3.TxnIds())
+        channel.connection_made(Wire())
+        good = protocol.Response(header=v3.header(protocol.START_TLS, 7), status=v3.StatusCode.EOK)
+        receive(channel, v3.encode_message(good))
+        assert channel.lost is None
+        refusal = protocol.Response(header=v3.header(protocol.START_TLS, 7), status=v3.StatusCode.EUA)
+        receive(channel, v3.encode_message(refusal))
+        assert isinstance(channel.lost, AuthenticationFailed)
+        assert "refuses this client's certificate" in str(channel.lost)
+
+    play_without_sockets(test)
 
 
 def test_bookie_that_does_not_tell_its_disk_space_is_an_error_that_names_it():

@@ -43,6 +43,19 @@ def reads(*ledger_ids: int) -> bytes:
     return b"".join(v2.encode_reads(ledger_id, np.array([0])) for ledger_id in ledger_ids)
 
 
+@pytest.mark.parametrize("rights", ["write", "write,fence"])
+def test_adds_that_come_one_by_one_need_the_rights_of_their_kind(rights: str) -> None:
+    """An add that comes alone takes a short cut from the second one on. One of a recovery needs the right to fence."""
+    bookie = bookie_with(1, rules=f"digest:user {rights} log:mine")
+    writer = bookie.connect(USER)
+    for entry_id in range(3):
+        assert statuses(bookie.ask(writer, adds(1, entry_id, [b"x"]))) == [Status.EOK]
+    for entry_id in (3, 4):
+        recovered = statuses(bookie.ask(writer, adds(1, entry_id, [b"x"], v2.RECOVERY_ADD)))
+        assert recovered == [Status.EOK if "fence" in rights else Status.EUA]
+    assert bookie.served.failures == []
+
+
 def poll(ledger_id: int, previous_lac: int, seconds: float = 60.0) -> bytes:
     """Return a long poll for an entry after this LAC."""
     return v3.encode_message(

@@ -78,6 +78,9 @@ def test_addresses_have_limits_of_their_own() -> None:
     for peer in peers:
         waiting.add(peer)
     assert [peer.why for peer in peers] == ["", ""]
+    for peer in peers:
+        waiting.discard(peer)
+    assert waiting._of_address == {}, "an address that is gone takes no memory"
 
 
 def start_with(received: bytes) -> TlsSocket:

@@ -211,6 +211,21 @@ def test_peers_that_come_again_when_they_are_closed_get_no_more_signatures_than_
     assert served.failures == []
 
 
+def test_budget_returns_in_ten_seconds_also_where_a_handshake_may_take_hours(tmp_path: Path) -> None:
+    """Clients that break their handshakes off, for a wrong certificate for example, would be refused for hours."""
+    slow = listener(Authority(tmp_path).issue("bookie"), handshakes_per_address_max=MOST, handshake_s=36_000.0)
+    served = ServedBookie(tls=ListenerTls(slow))
+    begin(served, FLOOD, MOST)
+    turns(served, 400)
+    for _ in range(3 * MOST):
+        late = begin(served, FLOOD, 1)
+        turns(served, 20)
+        assert signed(late) == 0
+        served.loop.now += EACH_S
+        turns(served, 20)
+        assert signed(late) == 1
+
+
 def test_waiting_for_the_budget_ends_with_the_connection_and_at_the_deadline(served: ServedBookie) -> None:
     peers = begin(served, FLOOD, MOST + 2)
     turns(served, 400)

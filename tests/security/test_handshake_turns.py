@@ -18,7 +18,7 @@ from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 from bkspark.wire.start_tls import encode_start_tls
 from bookie_service.network.tls_handshakes import Compute, HandshakeThread, ListenerTls, OnComputed
 from tests.bookie.serving import adds
-from tests.bookie.simulated_connections import ServedBookie, replies
+from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
 from tests.floods.requests import half_handshake, read
 from tests.security.certificates import Authority
 from tests.security.half_handshakes import ANSWER_BYTES, AUTH, FLOOD, OTHER, begin, known, signed
@@ -186,6 +186,42 @@ def test_what_the_peer_left_unread_is_sent_while_a_thread_computes_and_its_answe
     on_computed(error)
     assert len(peer.sent) > first, "the alert"
     assert peer.is_closed
+
+
+class Broken(SimulatedSocket):
+    """A connection that the network breaks: what is received next, or sent next, fails."""
+
+    breaks_at = ""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if self.breaks_at == "receive":
+            raise ConnectionResetError
+        return super().recv(size, flags)
+
+    def send(self, data: bytes | memoryview) -> int:
+        if self.breaks_at == "send":
+            raise ConnectionResetError
+        return super().send(data)
+
+
+@pytest.mark.parametrize("where", ["receive", "send"])
+def test_connection_that_breaks_in_a_step_is_closed_and_owes_nothing(
+    held: tuple[ListenerTls, Apart], where: str
+) -> None:
+    tls, apart = held
+    served = ServedBookie(tls=tls)
+    broken = served.connect_over(Broken(), FLOOD)
+    broken.received += encode_start_tls(0)
+    served.turns_until(lambda: len(tls.owing) == 1)
+    broken.received += half_handshake()[len(encode_start_tls(0)) :]
+    if where == "send":
+        served.turns_until(lambda: bool(apart.steps))
+        broken.breaks_at = where
+        apart.compute()
+    else:
+        broken.breaks_at = where
+    served.turns_until(lambda: broken.is_closed)
+    assert (len(tls.owing), apart.steps, served.failures) == (0, [], [])
 
 
 def test_thread_computes_steps_one_after_the_other_and_reports_a_defect() -> None:
