@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,18 @@ def test_an_object_in_a_string_column_is_its_text_wherever_the_column_is() -> No
         pytest.param(pa.list_(pa.string()), "[-0, 0, [-0]]", ["-0", "0", "[-0]"], id="signs of zeros"),
         pytest.param(pa.date32(), '"+2024-2-9"', date(2024, 2, 9), id="sign of a year"),
         pytest.param(pa.timestamp("us"), '"002024-2-9 1:2:3"', datetime(2024, 2, 9, 1, 2, 3), id="long year"),
+        pytest.param(
+            pa.timestamp("us", "UTC"),
+            '"2024-2-9 1:2:3.05-08:00"',
+            datetime(2024, 2, 9, 9, 2, 3, 50_000, UTC),
+            id="fraction and zone west of UTC",
+        ),
+        pytest.param(
+            pa.decimal128(38, 2),
+            "123456789012345678901234567890123456.785",
+            Decimal("123456789012345678901234567890123456.79"),
+            id="digits beyond those of Python's decimals",
+        ),
         pytest.param(pa.binary(), '"YWJj\\r\\nYWJj\\n"', b"abcabc", id="lines of base64"),
     ],
 )
