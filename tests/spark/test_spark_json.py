@@ -223,6 +223,25 @@ def test_what_does_not_fit_fails_in_mode_failfast_and_goes_in_mode_dropmalformed
     assert decoded(kind, cell, "DROPMALFORMED") == []
 
 
+def test_rows_beside_a_dropped_entry_have_their_own_entries() -> None:
+    """docs/spark.md: `entry_id` is the entry of the row. Batches with a malformed entry are decoded in parts."""
+    payloads = [b'{"n": %d}' % i for i in range(40)]
+    payloads[20] = b"{"
+    decoder = decoder_of("json", pa.schema({"n": pa.int64()}), MalformedMode.DROPMALFORMED)
+    found = {}
+    for rows in decoder.decode(EntryBatch.of(payloads)):
+        assert rows.entry_of_row is not None
+        found |= dict(zip(rows.entry_of_row().tolist(), rows.columns[0].to_pylist()))
+    assert found == {i: i for i in range(40) if i != 20}
+
+
+def test_member_with_the_name_of_the_column_of_corrupt_records_is_kept() -> None:
+    schema = pa.schema({"n": pa.int64(), "bad": pa.string()})
+    decoder = decoder_of("json", schema, MalformedMode.PERMISSIVE, corrupt_record="bad")
+    (rows,) = decoder.decode(EntryBatch.of([b'{"n": 1, "bad": "own"}', b'{"n": "x"}', b'{"n": 2}']))
+    assert [column.to_pylist() for column in rows.columns] == [[1, None, 2], ["own", '{"n": "x"}', None]]
+
+
 FOUND = {
     name: cells.split(" | ")
     for name, cells in {
