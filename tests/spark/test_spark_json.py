@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,18 @@ def test_an_object_in_a_string_column_is_its_text_wherever_the_column_is() -> No
         pytest.param(pa.list_(pa.string()), "[-0, 0, [-0]]", ["-0", "0", "[-0]"], id="signs of zeros"),
         pytest.param(pa.date32(), '"+2024-2-9"', date(2024, 2, 9), id="sign of a year"),
         pytest.param(pa.timestamp("us"), '"002024-2-9 1:2:3"', datetime(2024, 2, 9, 1, 2, 3), id="long year"),
+        pytest.param(
+            pa.timestamp("us", "UTC"),
+            '"2024-2-9 1:2:3.05-08:00"',
+            datetime(2024, 2, 9, 9, 2, 3, 50_000, UTC),
+            id="fraction and zone west of UTC",
+        ),
+        pytest.param(
+            pa.decimal128(38, 2),
+            "123456789012345678901234567890123456.785",
+            Decimal("123456789012345678901234567890123456.79"),
+            id="digits beyond those of Python's decimals",
+        ),
         pytest.param(pa.binary(), '"YWJj\\r\\nYWJj\\n"', b"abcabc", id="lines of base64"),
     ],
 )
@@ -208,6 +221,25 @@ def test_what_does_not_fit_fails_in_mode_failfast_and_goes_in_mode_dropmalformed
     with pytest.raises(MalformedPayload):
         decoded(kind, cell)
     assert decoded(kind, cell, "DROPMALFORMED") == []
+
+
+def test_rows_beside_a_dropped_entry_have_their_own_entries() -> None:
+    """docs/spark.md: `entry_id` is the entry of the row. Batches with a malformed entry are decoded in parts."""
+    payloads = [b'{"n": %d}' % i for i in range(40)]
+    payloads[20] = b"{"
+    decoder = decoder_of("json", pa.schema({"n": pa.int64()}), MalformedMode.DROPMALFORMED)
+    found = {}
+    for rows in decoder.decode(EntryBatch.of(payloads)):
+        assert rows.entry_of_row is not None
+        found |= dict(zip(rows.entry_of_row().tolist(), rows.columns[0].to_pylist()))
+    assert found == {i: i for i in range(40) if i != 20}
+
+
+def test_member_with_the_name_of_the_column_of_corrupt_records_is_kept() -> None:
+    schema = pa.schema({"n": pa.int64(), "bad": pa.string()})
+    decoder = decoder_of("json", schema, MalformedMode.PERMISSIVE, corrupt_record="bad")
+    (rows,) = decoder.decode(EntryBatch.of([b'{"n": 1, "bad": "own"}', b'{"n": "x"}', b'{"n": 2}']))
+    assert [column.to_pylist() for column in rows.columns] == [[1, None, 2], ["own", '{"n": "x"}', None]]
 
 
 FOUND = {
