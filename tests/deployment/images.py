@@ -162,12 +162,12 @@ def bookies(image: Image, folder: Path, zookeeper: ZooKeeperProcess) -> Iterator
             data.mkdir()
             variables = [*common, f"BK_bookiePort={port}"]
             running.append(image.started(f"bookie-{number}", ["bookie"], data, "/data/bookkeeper", variables))
-            _wait_for_line(running[-1])
+            _wait_for_line(running[-1], "serves")
             image.also(running[-1], [*image.entry_point, "healthy"], variables)
         data = folder / "autorecovery"
         data.mkdir()
         running.append(image.started("autorecovery", ["autorecovery"], data, "/data/bookkeeper", common))
-        _wait_for_line(running[-1])
+        _wait_for_line(running[-1], "runs")
         print(image.also(running[0], [*image.entry_point, "cluster", "health"], common).strip(), flush=True)
         yield f"zk://{zookeeper.connect_string}/ledgers"
         for process in running:
@@ -180,9 +180,10 @@ def bookies(image: Image, folder: Path, zookeeper: ZooKeeperProcess) -> Iterator
             process.kill()
 
 
-def _wait_for_line(process: ChildProcess) -> None:
-    line = next(process.lines(time.monotonic() + START_S), None)
-    assert line is not None, f"{process.name} {process.ending()}: {process.last_log_line()}"
+def _wait_for_line(process: ChildProcess, text: str) -> None:
+    """Return once it has printed a line with this text: `cluster init` has printed before."""
+    lines = process.lines(time.monotonic() + START_S)
+    assert any(text in line for line in lines), f"{process.name} {process.ending()}: {process.last_log_line()}"
 
 
 def write_and_read(uri: str) -> None:
