@@ -29,8 +29,8 @@ from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from tests.polling import wait_until
+from tests.real_cluster.deployment_page import WITH_ARCHIVE, blocks
 from tests.real_cluster.machines import MASTER_MAIN, WORKER_MAIN
-from tests.real_cluster.test_deployment_page import WITH_ARCHIVE, blocks
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "bookworm"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.polling import wait_until
+from tests.real_cluster.deployment_page import WITH_ARCHIVE, blocks
 from tests.real_cluster.machines import COMMAND_S, ROOT, START_S, Machines
 
 pytestmark = pytest.mark.long(reason="it installs packages, and starts Spark on five hosts")
 
-PAGE = ROOT / "docs" / "deployment.md"
-WITH_ARCHIVE = "With `--py-files` and an archive"
 INSTALL_S = 600
 LOGS = """
 import sys
@@ -29,13 +27,6 @@ print(spark.read.format("bookkeeper").options(uri=sys.argv[1], inspect="logs").l
 assert "bkspark" not in sys.modules
 """
 """A client of Spark Connect that does not import bkspark: the server looks for the source."""
-
-
-def blocks(heading: str, language: str) -> list[str]:
-    """Return the blocks of a language below a heading of the page."""
-    _, _, section = PAGE.read_text().partition(f"\n## {heading}\n")
-    assert section, heading
-    return re.findall(rf"```{language}\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
 
 
 @pytest.fixture(scope="module")
