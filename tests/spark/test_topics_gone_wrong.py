@@ -63,18 +63,20 @@ def test_message_whose_first_chunk_was_trimmed_is_left_out_where_losses_are_allo
     """Chunks may cross ledgers; after trimming the first may be gone. Pulsar's consumer discards the others."""
     chunks, others = (chunked(Message(value), 1, number) for number, value in ((1, b"abc"), (2, b"xyz")))
     topic.ledger([chunks[0], others[0]])
-    last = topic.ledger([*numbered(0), chunks[1], others[1], chunks[2], others[2], *numbered(1)])
+    ledger = topic.ledger([*numbered(0), chunks[1], others[1], chunks[2], others[2], *numbered(1)])
     assert values(read(VALUE)) == [b"0", b"abc", b"xyz", b"1"]
     topic.trim()
     with pytest.raises(MalformedPayload, match=r"only 2 are stored.*trimmed, failOnDataLoss=false leaves it out"):
         read(VALUE)
-    for tasks in (1, 3, 6):
+    # Each task names the first one that it leaves out.
+    for tasks, named in ((1, [3]), (3, [3, 4]), (6, [3, 4])):
         for mode in ("FAILFAST", "PERMISSIVE"):
             caplog.clear()
             found = read(VALUE, failOnDataLoss=False, mode=mode, minPartitions=tasks)
             assert values(found) == [b"0", b"1"]
             warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-            assert warned[0].startswith(f"topic {topic.name}, message {last}:3: its first chunks are lost")
+            places = [text.partition(": its first chunks are lost, and it is left out")[0] for text in warned]
+            assert places == [f"topic {topic.name}, message {ledger}:{entry}" for entry in named]
 
 
 def test_message_that_lacks_a_later_chunk_is_malformed_where_losses_are_allowed(
