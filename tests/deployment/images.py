@@ -2,10 +2,10 @@
 
     python -m tests.deployment.images [--certificates FILE]
 
-It needs root, the registries, and Debian's packages buildah, mmdebstrap and util-linux, but no container engine: what
-an image starts is process 1 of a PID namespace, in the image's root, with the user and variables of the image, on the
-host's network. `--certificates` names the authorities of a network that has its own. Debian comes from `mmdebstrap`,
-whose smallest variant is larger than the image `debian:bookworm-slim`.
+It needs root, the registry of Python's packages, Debian's archive, and Debian's packages buildah, mmdebstrap and
+util-linux, but no container engine: what an image starts is process 1 of a PID namespace, in the image's root, with
+the user and variables of the image, on the host's network. `--certificates` names the authorities of a network that has
+its own. Debian comes from `mmdebstrap`, whose smallest variant is larger than the image `debian:bookworm-slim`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,16 @@ def opened(folder: Path, name: str) -> Iterator[Image]:
         yield Image(root, facts.get("User", "0"), tuple(facts["Env"]), tuple(facts.get("Entrypoint", ())))
     finally:
         subprocess.run(["buildah", "rm", container], check=False, capture_output=True)
-        subprocess.run(["buildah", "rmi", tag(folder, name)], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def removed_at_the_end(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Remove those of these images that were built, in this order, also when the next one cannot be built."""
+    try:
+        yield
+    finally:
+        for name in names:
+            subprocess.run(["buildah", "rmi", tag(folder, name)], check=False, capture_output=True)
 
 
 def _output(*command: str) -> str:
@@ -241,8 +250,10 @@ def main() -> int:
         parser.error(
             f"no {', '.join(missing)} on the PATH: Debian's packages buildah, mmdebstrap and util-linux have them"
         )
-    with tempfile.TemporaryDirectory(prefix="bkspark-images-") as temporary:
-        folder = Path(temporary)
+    with (
+        tempfile.TemporaryDirectory(prefix="bkspark-images-") as temporary,
+        removed_at_the_end(folder := Path(temporary), ["spark", "bookie", "debian"]),
+    ):
         # Processes of the images' users pass through it.
         folder.chmod(0o711)
         build_debian(folder, certificates)
