@@ -53,7 +53,13 @@ def test_writing_goes_on_after_a_stall_that_is_longer_than_a_writer_usually_wait
         end = threading.Timer(stall_s, os.kill, (bookie.pid, signal.SIGCONT))
         os.kill(bookie.pid, signal.SIGSTOP)
         end.start()
-        result = storage_speed.write_as_client(servers, 1, window=1, entries=3)
+        try:
+            result = storage_speed.write_as_client(servers, 1, window=1, entries=3)
+        finally:
+            # A bookie that is stopped does not end, and its number may be another process's later.
+            end.cancel()
+            end.join()
+            os.kill(bookie.pid, signal.SIGCONT)
     assert result["entries"] == 3
 
 
