@@ -11,6 +11,7 @@ import pytest
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.ledger import Cluster
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
@@ -124,7 +125,7 @@ def test_audit_is_requested_only_from_an_auditor_that_there_is(caplog: pytest.Lo
         assert await api.ask("PUT", delay, {"delay_seconds": 17}) == (200, "Success set lostBookieRecoveryDelay to 17")
         assert await api.ask("GET", delay) == (200, "lostBookieRecoveryDelay value: 17")
         assert await api.ask("PUT", trigger) == (404, "No auditor elected")
-        await (await api.commands._election()).stand()
+        await AuditorElection(await api.cluster.tree(), api.cluster.uri, "here").stand()
         assert await api.ask("PUT", trigger) == (200, "Success trigger audit.")
         assert (await api.ask("PUT", f"{RECOVERY}status?enabled=FALSE"))[0] == 200
         assert await api.ask("PUT", trigger) == (404, "Autorecovery is disabled")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
+from aiohttp.test_utils import TestClient, TestServer
 
 from bkspark.security.roles import Role
 from bkspark_console.access import needs, role_for
@@ -25,11 +25,19 @@ def test_page_that_names_no_role_needs_the_highest_one_for_a_change(method: str,
         return web.Response()
 
     async def needed(handler: Handler) -> Role:
-        app = web.Application()
+        found: list[Role] = []
+
+        @web.middleware
+        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+            found.append(role_for(request))
+            return await handler(request)
+
+        app = web.Application(middlewares=[note])
         app.router.add_route(method, "/page", handler)
-        request = make_mocked_request(method, "/page")
-        request._match_info = await app.router.resolve(request)
-        return role_for(request)
+        async with TestClient(TestServer(app)) as client:
+            await client.request(method, "/page")
+        (role,) = found
+        return role
 
     assert asyncio.run(needed(forgotten)) == role
     assert asyncio.run(needed(marked)) == Role.OPERATE
