@@ -1,6 +1,6 @@
 """Operators' changes to a running process, and the one rule for an unexpected error of theirs.
 
-The rule holds whichever face requested the change: control socket, HTTP, a signal, a file that is followed. Only an
+The rule holds however a change was requested: by the control socket, HTTP, a signal, a file that is followed. Only an
 error that may have left state half changed ends the process. Other errors, such as that of a check before the change or
 of the answer after it, fail the request alone.
 """

@@ -1,4 +1,4 @@
-"""What operators see of a running bookie and change in it, whichever face they use."""
+"""What operators see of a running bookie and change in it, by the control socket and by HTTP."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def break_second_part(bench: Bench) -> None:
         ),
     ],
 )
-def test_unexpected_error_in_the_middle_of_a_change_ends_the_bookie_whichever_face_asked(
+def test_unexpected_error_in_the_middle_of_a_change_ends_the_bookie_however_it_was_requested(
     tmp_path: Path,
     ask: Callable[[Bench, str, str, str], Awaitable[None]],
     break_part: Callable[[Bench], None],

@@ -199,7 +199,7 @@ def test_times_are_up_to_the_last_that_a_timestamp_holds() -> None:
         columns.times(np.array([0, last + 1]))
 
 
-def test_event_time_before_1970_is_one() -> None:
+def test_event_time_before_1970_is_not_null() -> None:
     found = messages(single(Message(b"", event_time=(1 << 64) - 5)), single(Message(b"")))
     assert columns.event_times(found).cast(pa.int64()).to_pylist() == [-5000, None]
 

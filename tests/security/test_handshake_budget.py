@@ -211,7 +211,7 @@ def test_peers_that_come_again_when_they_are_closed_get_no_more_signatures_than_
     assert served.failures == []
 
 
-def test_budget_returns_in_ten_seconds_also_where_a_handshake_may_take_hours(tmp_path: Path) -> None:
+def test_one_more_handshake_may_begin_each_two_seconds_also_where_a_handshake_may_take_hours(tmp_path: Path) -> None:
     """Clients that break their handshakes off, for a wrong certificate for example, would be refused for hours."""
     slow = listener(Authority(tmp_path).issue("bookie"), handshakes_per_address_max=MOST, handshake_s=36_000.0)
     served = ServedBookie(tls=ListenerTls(slow))

@@ -250,7 +250,7 @@ def test_another_ledger_that_has_the_id_of_a_deleted_one_is_a_loss(cluster: Clus
     assert end["ledgers"] == {}
 
 
-def test_checkpoint_of_an_earlier_version_does_not_know_when_a_ledger_was_created(
+def test_checkpoint_of_an_earlier_version_without_times_of_creation_is_continued(
     cluster: Cluster, client: Client
 ) -> None:
     with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:

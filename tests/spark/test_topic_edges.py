@@ -59,7 +59,7 @@ def test_subscription_that_has_acknowledged_the_unconfirmed_entry_has_no_backlog
     assert query.batch() == "4"
 
 
-def test_subscription_that_has_acknowledged_bits_of_the_unconfirmed_entry(cluster: Cluster, topic: StoredTopic) -> None:
+def test_acknowledged_bit_of_the_unconfirmed_entry_is_not_counted(cluster: Cluster, topic: StoredTopic) -> None:
     ledger = topic.ledger(numbered(0, 1), is_open=True)
     topic.writer.append(numbered(2)[0])
     position = formats.PositionInfo(ledgerId=ledger, entryId=0)
