@@ -22,13 +22,11 @@ import numpy as np
 
 from bkspark.wire import v2
 from tests.bookie.serving import Peer, adds
-from tests.floods.requests import HANDSHAKES, HELD, HELD_ENTRIES, REQUESTS, SPARSE
+from tests.floods.requests import HANDSHAKES, HELD, HELD_ENTRIES, REQUESTS, SIGNED_BYTES, SPARSE
 from tests.security.sasl_serving import SaslPeer
 
 _CONTEXT = multiprocessing.get_context("spawn")
 MALFORMED = "malformed"
-SIGNED_BYTES = 100
-"""The answer to START_TLS has fewer bytes, and a ServerHello with its certificate has more."""
 _CHUNK = 1 << 20
 _HONEST_PAUSE_S = 0.001
 _FIRST_HONEST_LEDGER = 1 << 30

@@ -98,7 +98,7 @@ class Result:
     log_lines_per_s: float = 0.0
     sent_bytes: int = 0
     signed: int = 0
-    """How many connections of the flood were sent a ServerHello; only of floods with half handshakes."""
+    """How many connections of the flood were sent more than `SIGNED_BYTES`: a ServerHello, with half handshakes."""
     processor_s: float = 0.0
     """Processor time of the bookie beside the flood."""
 

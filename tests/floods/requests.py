@@ -24,6 +24,8 @@ from tests.bookie.v3_peer import PIGGYBACK, request
 HELD, SPARSE, UNKNOWN = 5, 6, 1 << 50
 HELD_ENTRIES = 50
 OTHER_KEY = master_key(b"other")
+SIGNED_BYTES = 100
+"""The answer to START_TLS has fewer bytes, and a ServerHello with its certificate has more."""
 
 
 def many(count: int, one: Callable[[int], bytes]) -> bytes:

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
-from tests.floods.requests import half_handshake
+from tests.floods.requests import SIGNED_BYTES, half_handshake
 from tests.security.tls_serving import v3_request
 
 FLOOD, HONEST, OTHER = "10.0.0.9", "10.0.0.2", "10.0.0.3"
-ANSWER_BYTES = 100
-"""More than the answer to START_TLS has, and less than a ServerHello with its certificate."""
 AUTH = v3_request(protocol.AUTH, authRequest=protocol.AuthMessage(authPluginName="x", payload=b""))
 
 
 def signed(peers: Sequence[SimulatedSocket]) -> int:
     """Return how many of some peers have the bookie's signature."""
-    return sum(len(peer.sent) > ANSWER_BYTES for peer in peers)
+    return sum(len(peer.sent) > SIGNED_BYTES for peer in peers)
 
 
 def begin(served: ServedBookie, address: str, count: int) -> list[SimulatedSocket]:

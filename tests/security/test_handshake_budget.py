@@ -12,9 +12,9 @@ import pytest
 from bookie_service.network.handshake_budget import HandshakeBudget
 from bookie_service.network.tls_handshakes import ListenerTls
 from tests.bookie.simulated_connections import ServedBookie
-from tests.floods.requests import half_handshake
+from tests.floods.requests import SIGNED_BYTES, half_handshake
 from tests.security.certificates import Authority
-from tests.security.half_handshakes import ANSWER_BYTES, AUTH, FLOOD, OTHER, begin, signed
+from tests.security.half_handshakes import AUTH, FLOOD, OTHER, begin, signed
 from tests.security.tls_serving import listener
 
 MOST, SECONDS = 5, 10.0
@@ -254,4 +254,4 @@ def test_auth_messages_in_clear_before_the_handshake_take_nothing_from_the_budge
         peer.received += AUTH
         turns(served, 5)
     peer.received += hello[at:]
-    served.turns_until(lambda: len(peer.sent) > ANSWER_BYTES, 20)
+    served.turns_until(lambda: len(peer.sent) > SIGNED_BYTES, 20)

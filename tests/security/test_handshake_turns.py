@@ -19,9 +19,9 @@ from bkspark.wire.start_tls import encode_start_tls
 from bookie_service.network.tls_handshakes import Compute, HandshakeThread, ListenerTls, OnComputed
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
-from tests.floods.requests import half_handshake, read
+from tests.floods.requests import SIGNED_BYTES, half_handshake, read
 from tests.security.certificates import Authority
-from tests.security.half_handshakes import ANSWER_BYTES, AUTH, FLOOD, OTHER, begin, known, signed
+from tests.security.half_handshakes import AUTH, FLOOD, OTHER, begin, known, signed
 from tests.security.tls_serving import listener, trusting
 
 HELLOS = 40
@@ -50,7 +50,7 @@ def test_client_may_send_its_client_hello_before_start_tls_is_answered(tmp_path:
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     connected.received += encode_start_tls(7) + between + outgoing.read()
-    taken = take(ANSWER_BYTES)
+    taken = take(SIGNED_BYTES)
     end = LENGTH_BYTES + int.from_bytes(taken[:LENGTH_BYTES], "big")
     assert v3.decode_response(taken[LENGTH_BYTES:end]).HasField("startTLSResponse")
     incoming.write(taken[end:])
