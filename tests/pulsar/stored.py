@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from bkspark.blocking import Client, LedgerWriter, run
 from bkspark.errors import NodeExists
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.names import POLICIES, TopicName, encoded
 from bkspark.pulsar.schemas import STORED_TYPES
+from tests.pulsar.entries import Message, single
 
 
 class StoredTopic:
@@ -139,3 +140,16 @@ class StoredTopic:
             await tree.set(path, data, -1)
 
         run(put)
+
+
+@contextlib.contextmanager
+def transaction_snapshots(client: Client, *topics: StoredTopic) -> Iterator[StoredTopic]:
+    """Yield the namespace's topic of snapshots of transactions, which names these topics. It is deleted at the end."""
+    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    try:
+        if topics:
+            # As brokers leave it: the ledger is open, and its last entry is not confirmed.
+            snapshots.ledger([single(Message(b"", str(topic.name))) for topic in topics], is_open=True)
+        yield snapshots
+    finally:
+        snapshots.delete()

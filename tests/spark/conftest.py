@@ -133,6 +133,15 @@ def topic(client: Client) -> StoredTopic:
 
 
 @pytest.fixture
+def has_transactions(client: Client, topic: StoredTopic) -> Iterator[None]:
+    """The topic may have transactions: brokers have stored a snapshot of them."""
+    from tests.pulsar.stored import transaction_snapshots
+
+    with transaction_snapshots(client, topic):
+        yield
+
+
+@pytest.fixture
 def read(cluster: Cluster, topic: StoredTopic) -> Callable[..., list[dict[str, Any]]]:
     """Reads the topic; returns its rows."""
     from tests.spark.topic_reads import rows_of

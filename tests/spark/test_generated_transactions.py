@@ -11,7 +11,7 @@ import pytest
 from bkspark.blocking import Client
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, chunked, framed, marker, metadata_of, single
-from tests.pulsar.stored import StoredTopic
+from tests.pulsar.stored import StoredTopic, transaction_snapshots
 from tests.spark.topic_queries import Query
 from tests.spark.topic_reads import VALUE, rows_of, values
 
@@ -119,13 +119,12 @@ class TopicOfTransactions:
 @pytest.fixture
 def announced(client: Client) -> Iterator[Callable[[StoredTopic], None]]:
     """Adds a snapshot of transactions of a topic."""
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
+    with transaction_snapshots(client) as snapshots:
 
-    def announce(topic: StoredTopic) -> None:
-        snapshots.ledger([single(Message(b"", str(topic.name)))])
+        def announce(topic: StoredTopic) -> None:
+            snapshots.ledger([single(Message(b"", str(topic.name)))])
 
-    yield announce
-    snapshots.delete()
+        yield announce
 
 
 def follow(cluster: Cluster, topic: StoredTopic, seed: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -21,15 +21,6 @@ from tests.spark.topic_reads import VALUE, numbered, rows_of, table, values
 pytestmark = pytest.mark.cluster
 
 TXN = {"txnid_most_bits": 3, "txnid_least_bits": 7}
-
-
-@pytest.fixture
-def has_transactions(client: Client, topic: StoredTopic) -> Iterator[None]:
-    """Brokers have stored a snapshot of the topic's transactions."""
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    snapshots.ledger([single(Message(b"", str(topic.name)))])
-    yield
-    snapshots.delete()
 
 
 def at(ledger: int, entry: int) -> formats.ManagedCursorInfo:

@@ -14,7 +14,7 @@ from bkspark.pulsar.names import TopicName
 from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, chunked, compacted, marker, single
-from tests.pulsar.stored import StoredTopic
+from tests.pulsar.stored import StoredTopic, transaction_snapshots
 from tests.spark.topic_reads import VALUE, numbered, values
 
 pytestmark = pytest.mark.cluster
@@ -93,14 +93,10 @@ def test_last_entries_of_an_idle_topic_are_read_where_that_is_asked_for(topic: S
 def test_unconfirmed_entries_of_a_topic_with_transactions_are_judged_by_them(
     client: Client, topic: StoredTopic, read: Callable
 ) -> None:
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))])
+    with transaction_snapshots(client, topic):
         opened(topic, *numbered(0), of_transaction(1, b"t"), *numbered(1), marker(22, (0, 1)))
         assert values(read(VALUE)) == [b"0"]
         assert values(read(VALUE, unconfirmed=True)) == [b"0", b"1"]
-    finally:
-        snapshots.delete()
 
 
 # ---- message ids ----
@@ -239,15 +235,11 @@ def test_ledgers_that_are_not_read_are_not_looked_through_for_transactions_where
     offload.driverMetadata.name = "aws-s3"
     topic.save()
     client.delete(gone)
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))])
+    with transaction_snapshots(client, topic):
         assert values(read(VALUE, startingOffsets=f"{start}:0")) == [b"t2"]
         assert values(read(VALUE, failOnDataLoss=False)) == [b"t2"]
         with pytest.raises(DataLoss, match="aws-s3"):
             read(VALUE)
-    finally:
-        snapshots.delete()
 
 
 # ---- patterns ----

@@ -6,11 +6,10 @@ docs/pulsar.md, "Transactions": a read that ends before this transaction fails o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from bkspark.blocking import Client
 from bkspark.errors import DataLoss, MalformedPayload
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, marker, single
@@ -18,7 +17,7 @@ from tests.pulsar.stored import StoredTopic
 from tests.spark.topic_queries import Query
 from tests.spark.topic_reads import VALUE, numbered, values
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("has_transactions")]
 
 
 def of_transaction(number: int) -> bytes:
@@ -28,15 +27,6 @@ def of_transaction(number: int) -> bytes:
 def damaged(entry: bytes) -> bytes:
     """Return an entry whose checksum is wrong."""
     return entry[:-1] + bytes([entry[-1] ^ 1])
-
-
-@pytest.fixture(autouse=True)
-def snapshots(client: Client, topic: StoredTopic) -> Iterator[None]:
-    """The topic may have transactions."""
-    found = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    found.ledger([single(Message(b"", str(topic.name)))])
-    yield
-    found.delete()
 
 
 def test_damaged_commit_marker_follows_mode(

@@ -15,7 +15,7 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_read import TopicReader
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, batch, framed, marker, metadata_of, single
-from tests.pulsar.stored import StoredTopic
+from tests.pulsar.stored import StoredTopic, transaction_snapshots
 from tests.spark.topic_reads import VALUE, numbered, values
 
 pytestmark = pytest.mark.cluster
@@ -147,12 +147,8 @@ def test_encrypted_message_of_an_aborted_transaction_does_not_end_a_read(
     sealed = metadata_of(txnid_most_bits=0, txnid_least_bits=1)
     sealed.encryption_keys.add(key="k1", value=b"secret")
     topic.ledger([*numbered(0), framed(sealed, b"?"), marker(22, (0, 1)), *numbered(1)])
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))])
+    with transaction_snapshots(client, topic):
         for encrypted in ("fail", "skip", "raw"):
             assert values(read(VALUE, encrypted=encrypted)) == [b"0", b"1"]
         with pytest.raises(ConfigurationError, match="encrypted for keys k1"):
             read(VALUE, isolation="read_uncommitted")
-    finally:
-        snapshots.delete()

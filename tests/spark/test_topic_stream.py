@@ -27,7 +27,7 @@ from tests.pulsar.entries import (
     metadata_of,
     single,
 )
-from tests.pulsar.stored import StoredTopic
+from tests.pulsar.stored import StoredTopic, transaction_snapshots
 from tests.spark.topic_queries import SCHEMA, Query
 from tests.spark.topic_reads import numbered
 
@@ -198,9 +198,7 @@ def test_stream_stops_before_an_open_transaction_and_leaves_aborted_ones_out(
     def of(number: int) -> bytes:
         return single(Message(b"t%d" % number), txnid_most_bits=0, txnid_least_bits=number)
 
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+    with transaction_snapshots(client, topic):
         topic.ledger([*numbered(0), of(1), *numbered(1), of(2)])
         query = Query(cluster, topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
         assert [query.batch(), query.batch()] == ["0", ""]
@@ -209,8 +207,6 @@ def test_stream_stops_before_an_open_transaction_and_leaves_aborted_ones_out(
         query.restart()
         topic.ledger([marker(21, (0, 1)), *numbered(2)])
         assert [query.batch() for _ in range(5)] == ["t1 1", "", "2", "", ""]
-    finally:
-        snapshots.delete()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, None])
@@ -220,16 +216,12 @@ def test_aborted_batches_are_left_out_wherever_micro_batches_are_cut(
     def of(txn: int, *values: bytes) -> bytes:
         return batch([Message(value) for value in values], txnid_most_bits=0, txnid_least_bits=txn)
 
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+    with transaction_snapshots(client, topic):
         topic.ledger([of(1, b"a1", b"a2"), of(2, b"c1"), of(1, b"a3"), of(2, b"c2", b"c3")])
         topic.ledger([of(1, b"a4"), marker(22, (0, 1)), marker(21, (0, 2)), *numbered(9)])
         limits = {} if limit is None else {"maxEntriesPerTrigger": limit}
         query = Query(cluster, topic, startingOffsets="earliest", **limits)
         assert " ".join(filter(None, (query.batch() for _ in range(10)))) == "c1 c2 c3 9"
-    finally:
-        snapshots.delete()
 
 
 def test_message_in_chunks_is_read_once_though_micro_batches_cut_it(cluster: Cluster, topic: StoredTopic) -> None:
@@ -337,9 +329,7 @@ def test_topic_that_was_deleted_may_come_back_under_a_stream(
 def test_open_transaction_of_a_topic_that_was_deleted_does_not_stop_the_one_that_comes_back(
     cluster: Cluster, client: Client, topic: StoredTopic
 ) -> None:
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+    with transaction_snapshots(client, topic):
         topic.ledger([*numbered(0), single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=1)])
         query = Query(cluster, topic, startingOffsets="earliest", failOnDataLoss="false")
         assert query.batch() == "0"
@@ -347,8 +337,6 @@ def test_open_transaction_of_a_topic_that_was_deleted_does_not_stop_the_one_that
         assert query.batch() == ""
         StoredTopic(client, str(topic.name)).ledger(numbered(1))
         assert [query.batch(), query.batch()] == ["", "1"]
-    finally:
-        snapshots.delete()
 
 
 def test_new_stream_of_a_topic_that_does_not_exist_is_refused(cluster: Cluster, topic: StoredTopic) -> None:
@@ -552,9 +540,7 @@ def test_tasks_get_no_transactions_that_were_aborted_before_their_entries(
     cluster: Cluster, client: Client, topic: StoredTopic
 ) -> None:
     """Otherwise each task of a stream would get more of them."""
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
-        snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
+    with transaction_snapshots(client, topic):
         topic.ledger([single(Message(b"t"), txnid_most_bits=0, txnid_least_bits=1), marker(22, (0, 1)), *numbered(0)])
         query = Query(cluster, topic, startingOffsets="earliest")
         assert query.batch() == "0"
@@ -563,8 +549,6 @@ def test_tasks_get_no_transactions_that_were_aborted_before_their_entries(
         (task,) = query.reader.partitions(query.offset, end)
         assert isinstance(task, TopicPartition)
         assert task.facts[str(topic.name)].aborted == frozenset()
-    finally:
-        snapshots.delete()
 
 
 def test_least_number_of_entries_does_not_keep_a_query_with_an_end_waiting(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,15 +19,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.admission_control]
 
 def of_transaction(number: int) -> bytes:
     return single(Message(b"t%d" % number), txnid_most_bits=0, txnid_least_bits=number)
-
-
-@pytest.fixture
-def snapshots(client: Client, topic: StoredTopic) -> Iterator[None]:
-    """The namespace's topic of snapshots of transactions, which names the topic."""
-    found = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    found.ledger([single(Message(b"", str(topic.name)))])
-    yield
-    found.delete()
 
 
 def opened(topic: StoredTopic, *entries: bytes) -> int:
@@ -67,7 +57,7 @@ def test_micro_batch_that_was_planned_is_read_whole_though_bookies_confirm_less_
 
 
 def test_transactions_are_those_that_the_planned_micro_batch_had(
-    cluster: Cluster, topic: StoredTopic, snapshots: None
+    cluster: Cluster, topic: StoredTopic, has_transactions: None
 ) -> None:
     ledger = opened(topic, of_transaction(1), *numbered(0), marker(22, (0, 1)), *numbered(1))
     query = Query(cluster, topic, startingOffsets="earliest")
@@ -76,7 +66,7 @@ def test_transactions_are_those_that_the_planned_micro_batch_had(
 
 
 def test_planned_micro_batch_waits_until_the_end_of_its_transactions_is_confirmed_again(
-    cluster: Cluster, topic: StoredTopic, snapshots: None
+    cluster: Cluster, topic: StoredTopic, has_transactions: None
 ) -> None:
     """Its messages could be those of an aborted transaction, and were not when the micro-batch was planned."""
     ledger = opened(topic, of_transaction(1), *numbered(0), marker(22, (0, 1)))
@@ -101,7 +91,7 @@ def test_planned_micro_batch_of_a_ledger_that_was_closed_before_its_end_is_a_los
 
 
 def test_query_with_an_end_scans_only_entries_after_its_checkpoint_for_transactions(
-    cluster: Cluster, client: Client, topic: StoredTopic, snapshots: None
+    cluster: Cluster, client: Client, topic: StoredTopic, has_transactions: None
 ) -> None:
     """Such queries run again and again: each would scan the topic completely, and fail at entries that are lost and
     were read long ago."""
@@ -171,7 +161,7 @@ def test_rest_of_an_open_ledger_is_read_where_its_list_ends_where_the_stream_is(
 
 
 def test_end_of_a_transaction_after_the_end_of_the_list_is_found(
-    cluster: Cluster, topic: StoredTopic, snapshots: None
+    cluster: Cluster, topic: StoredTopic, has_transactions: None
 ) -> None:
     opened(topic, *numbered(0), of_transaction(1), marker(22, (0, 1)))
     query = Query(cluster, topic, startingOffsets="earliest")

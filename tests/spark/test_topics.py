@@ -16,7 +16,7 @@ from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.spark.source import BookKeeperDataSource
 from tests.cluster import Cluster
 from tests.pulsar.entries import PUBLISHED_MS, Message, batch, chunked, compacted, framed, marker, metadata_of, single
-from tests.pulsar.stored import StoredTopic
+from tests.pulsar.stored import StoredTopic, transaction_snapshots
 from tests.spark.topic_reads import VALUE, numbered, table, values
 
 pytestmark = pytest.mark.cluster
@@ -264,8 +264,7 @@ def test_transactions_are_read_committed(client: Client, topic: StoredTopic, rea
     topic.ledger([marker(22, (0, 2)), *numbered(3), of(3, b"t3"), *numbered(4)])
     with pytest.raises(ConfigurationError, match="has transactions"):
         read(VALUE)
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
+    with transaction_snapshots(client) as snapshots:
         # Without a snapshot of its own, a topic is not looked through: if it has transactions, its task finds out.
         snapshots.ledger([single(Message(b"", "persistent://public/default/other"))])
         with pytest.raises(ConfigurationError, match="has transactions"):
@@ -274,24 +273,19 @@ def test_transactions_are_read_committed(client: Client, topic: StoredTopic, rea
         snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
         assert values(read(VALUE)) == [b"0", b"t1", b"3"]
         assert values(read(VALUE, isolation="read_uncommitted")) == [b"0", b"t1", b"t2", b"3", b"t3", b"4"]
-    finally:
-        snapshots.delete()
 
 
 def test_snapshot_of_a_topic_counts_though_it_is_in_the_compacted_ledger_alone(
     client: Client, topic: StoredTopic, read: Callable
 ) -> None:
     topic.ledger([*numbered(0), single(Message(b"t1"), txnid_most_bits=0, txnid_least_bits=1), marker(22, (0, 1))])
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    try:
+    with transaction_snapshots(client) as snapshots:
         with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             writer.append(compacted(1, 0, single(Message(b"", str(topic.name)))))
         cursor = formats.ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=1, markDeleteEntryId=0)
         cursor.properties.add(name="CompactedTopicLedger", value=writer.ledger_id)
         snapshots.subscription("__compaction", cursor)
         assert values(read(VALUE)) == [b"0"]
-    finally:
-        snapshots.delete()
 
 
 def test_encrypted_messages_fail_are_left_out_or_read_as_they_are_stored(topic: StoredTopic, read: Callable) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -128,20 +128,11 @@ def test_ledger_that_has_fewer_entries_than_its_list_says_is_data_lost(
     assert values(read(VALUE, failOnDataLoss=False, maxEntriesPerPartition=1)) == [b"0", b"1", b"2"]
 
 
-@pytest.fixture
-def with_transactions(client: Client, topic: StoredTopic) -> Iterator[None]:
-    """The topic may have transactions."""
-    snapshots = StoredTopic(client, "public/default/__transaction_buffer_snapshot")
-    snapshots.ledger([single(Message(b"", str(topic.name)))], is_open=True)
-    yield
-    snapshots.delete()
-
-
 def aborted(number: int) -> bytes:
     return single(Message(b"aborted"), number, txnid_most_bits=0, txnid_least_bits=1)
 
 
-@pytest.mark.usefixtures("with_transactions")
+@pytest.mark.usefixtures("has_transactions")
 def test_entries_that_a_listed_ledger_lacks_do_not_hide_transactions(topic: StoredTopic, read: Callable) -> None:
     short = topic.ledger([aborted(0), *numbered(1)])
     topic.ledger([aborted(2), marker(22, (0, 1)), *numbered(3)])
@@ -152,7 +143,7 @@ def test_entries_that_a_listed_ledger_lacks_do_not_hide_transactions(topic: Stor
     assert values(read(VALUE, failOnDataLoss=False)) == [b"1", b"3"]
 
 
-@pytest.mark.usefixtures("with_transactions")
+@pytest.mark.usefixtures("has_transactions")
 def test_entries_that_bookies_lost_do_not_hide_transactions(client: Client, topic: StoredTopic, read: Callable) -> None:
     damaged = topic.ledger([aborted(0), *numbered(1)])
     topic.ledger([aborted(2), marker(22, (0, 1)), *numbered(3)])
@@ -168,7 +159,7 @@ def test_entries_that_bookies_lost_do_not_hide_transactions(client: Client, topi
     assert values(read(VALUE, failOnDataLoss=False)) == [b"1", b"3"]
 
 
-@pytest.mark.usefixtures("with_transactions")
+@pytest.mark.usefixtures("has_transactions")
 def test_entries_that_are_left_between_lost_ones_do_not_hide_transactions(
     client: Client, topic: StoredTopic, read: Callable
 ) -> None:
