@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -12,16 +10,15 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.engine.entry_lists import STEP_S, EntryLists, StepReport
 from bookie_service.engine.shares import ShareLimits
+from tests.bookie.stepped_timers import SteppedTimers
 
 
-class Machine:
+class Machine(SteppedTimers):
     """A clock, timers, and a thread that runs one thing at a time, when the test lets it."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        super().__init__()
         self.apart: list[tuple[Callable[[], StepReport], Callable[[StepReport], None]]] = []
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
         self.pauses: list[float] = []
 
     def run_apart(self, work: Callable[[], StepReport], then: Callable[[StepReport], None]) -> None:
@@ -29,8 +26,7 @@ class Machine:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
         self.pauses.append(seconds)
-        heapq.heappush(self._timers, (self.now_s + seconds, next(self._count), callback))
-        return None
+        return super().call_later(seconds, callback)
 
     def step(self) -> bool:
         """Let the thread finish, or the next timer; return whether there was either."""
@@ -38,9 +34,8 @@ class Machine:
         if self.apart:
             work, then = self.apart.pop()
             then(work())
-        elif self._timers:
-            self.now_s, _, callback = heapq.heappop(self._timers)
-            callback()
+        elif self.planned:
+            self.call_next()
         else:
             return False
         return True
@@ -124,7 +119,7 @@ class Bench:
         self.sought: list[Callable[[], None]] = []
         """What is called when the ledger is looked up."""
         limits = ShareLimits(places, places, places)
-        self.lists = EntryLists(limits, self.machine.run_apart, lambda: self.machine.now_s, self)
+        self.lists = EntryLists(limits, self.machine.run_apart, self.machine.clock, self)
 
     def known_status_of(self, client: object, ledger_id: int) -> Status | None:
         assert ledger_id == List.ledger_id

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from bookie_service.network.handshake_budget import HandshakeBudget
 from bookie_service.network.tls_handshakes import ListenerTls
 from tests.bookie.simulated_connections import ServedBookie
+from tests.bookie.stepped_timers import SteppedTimers
 from tests.floods.requests import SIGNED_BYTES, half_handshake
 from tests.security.certificates import Authority
 from tests.security.half_handshakes import AUTH, FLOOD, OTHER, begin, signed
@@ -19,33 +18,6 @@ from tests.security.tls_serving import listener
 
 MOST, SECONDS = 5, 10.0
 EACH_S = SECONDS / MOST
-
-
-class Machine:
-    """A clock, and what is called when it comes to a time."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self._calls: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        heapq.heappush(self._calls, (self.now + seconds, next(self._count), callback))
-
-    def run(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self._calls and self._calls[0][0] <= end:
-            self.now, _, callback = heapq.heappop(self._calls)
-            callback()
-        self.now = end
-
-    def clock(self) -> float:
-        return self.now
-
-    @property
-    def planned(self) -> int:
-        """How many calls are planned."""
-        return len(self._calls)
 
 
 class Peer:
@@ -57,7 +29,7 @@ class Peer:
         self.address = address
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> object:
-        return self._bench.machine.call_later(seconds, callback)
+        return self._bench.timers.call_later(seconds, callback)
 
     def make_room(self, why: str) -> None:
         raise AssertionError("the budget closes nothing")
@@ -67,17 +39,17 @@ class Bench:
     """A budget, and which handshakes have begun, in this order."""
 
     def __init__(self) -> None:
-        self.machine = Machine()
+        self.timers = SteppedTimers(100.0)
         self.budget = HandshakeBudget(MOST, SECONDS)
         self.begun: list[str] = []
 
     def begin(self, name: str, address: str = "10.0.0.9") -> Peer:
         peer = Peer(self, name, address)
-        self.budget.begin(peer, lambda: self.begun.append(name), self.machine.clock)
+        self.budget.begin(peer, lambda: self.begun.append(name), self.timers.clock)
         return peer
 
     def give_back(self, peer: Peer) -> None:
-        self.budget.give_back(peer, self.machine.clock)
+        self.budget.give_back(peer, self.timers.clock)
 
 
 def test_an_address_begins_a_number_at_once_and_as_many_in_each_time() -> None:
@@ -86,7 +58,7 @@ def test_an_address_begins_a_number_at_once_and_as_many_in_each_time() -> None:
         bench.begin(str(number))
     assert len(bench.begun) == MOST
     for count in range(1, 12):
-        bench.machine.run(EACH_S)
+        bench.timers.run(EACH_S)
         assert len(bench.begun) == MOST + count
     bench.begin("another's", "10.0.0.2")
     assert bench.begun[-1] == "another's"
@@ -97,10 +69,10 @@ def test_the_newest_begins_first() -> None:
     bench = Bench()
     for number in range(MOST + 3):
         bench.begin(str(number))
-    bench.machine.run(EACH_S / 2)
+    bench.timers.run(EACH_S / 2)
     bench.begin("new")
     assert len(bench.begun) == MOST
-    bench.machine.run(EACH_S * 2)
+    bench.timers.run(EACH_S * 2)
     assert bench.begun[MOST:] == ["new", "7"]
 
 
@@ -128,7 +100,7 @@ def test_a_peer_that_is_gone_does_not_begin_and_takes_nothing_from_the_budget() 
         bench.budget.discard(peer)
     assert not any(each.waiting for each in bench.budget._addresses.values())
     bench.begin("waits")
-    bench.machine.run(EACH_S)
+    bench.timers.run(EACH_S)
     assert bench.begun[MOST:] == ["waits"]
     bench.budget.discard(Peer(bench, "never seen", "10.0.0.2"))
 
@@ -138,8 +110,8 @@ def test_one_timer_for_each_address_is_enough() -> None:
     for number in range(100):
         bench.begin(str(number))
     for _ in range(5):
-        assert bench.machine.planned == 1
-        bench.machine.run(EACH_S)
+        assert bench.timers.planned == 1
+        bench.timers.run(EACH_S)
 
 
 def others(bench: Bench, count: int = 1500) -> None:
@@ -152,7 +124,7 @@ def test_addresses_whose_budget_is_whole_again_are_forgotten() -> None:
     bench = Bench()
     others(bench)
     assert len(bench.budget._addresses) == 1500, "they have begun one each"
-    bench.machine.run(EACH_S)
+    bench.timers.run(EACH_S)
     late = bench.begin("late")
     assert len(bench.budget._addresses) == 1
     gone = Peer(bench, "gone", "10.1.0.0")
@@ -170,10 +142,10 @@ def test_used_budgets_and_handshakes_that_wait_are_remembered_however_many_addre
     bench.begin("used", "10.0.0.8")
     assert bench.begun.count("used") == bench.begun.count("flood") == MOST
     # The event loop stood still, and its timers are late.
-    bench.machine.now += SECONDS
+    bench.timers.now_s += SECONDS
     others(bench)
     bench.budget.discard(peers[-1])
-    bench.machine.run(0)
+    bench.timers.run(0)
     assert (bench.begun.count("used"), bench.begun.count("flood")) == (MOST + 1, MOST)
 
 
