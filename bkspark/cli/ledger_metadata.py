@@ -1,8 +1,13 @@
-"""`bkspark ledger dump` and `ledger restore`: a ledger's metadata in a file, in the form in which they are stored."""
+"""`bkspark ledger dump` and `ledger restore`: a ledger's metadata in a file, in the form in which they are stored.
+
+The file also has the time at which the ledger was created, in Apache's field `ctime`, because a restored node has a new
+one: a stream of ledgers would take the ledger for another one. Metadata of format version 1 have no such field.
+"""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +33,9 @@ def dump(arguments: argparse.Namespace) -> int:
         async def read() -> Versioned:
             return await (await client.asynchronous.context()).ledgers.read(arguments.ledger)
 
-        data = encoding.encode(run(read).metadata)
+        stored = run(read)
+    created_ms = stored.ctime_ms if stored.metadata.ctime is None else stored.metadata.ctime
+    data = encoding.encode(replace(stored.metadata, ctime=created_ms))
     try:
         with open(arguments.file, "wb", opener=private_files.opener) as file:
             file.write(data)

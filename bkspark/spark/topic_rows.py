@@ -309,9 +309,10 @@ class TopicDecoder:
                     reason = str(error)
                     if isinstance(error, HeadMissing) and self._facts.is_searched_whole:
                         if not self._options.fail_on_data_loss:
-                            self._warn_of_lost(_entry_of(entries, row), reason)
+                            self._warn_of_missing(entries, row, reason)
                             continue
-                        reason += " (if its first chunks were trimmed, failOnDataLoss=false leaves it out)"
+                        where = self._where_missing(entries, row)
+                        reason += f" (if its first chunks {where}, failOnDataLoss=false leaves it out)"
                     yield from pieces()
                     waiting, joined = [], {}
                     yield from self._of_malformed(batch, entries.rows[row : row + 1], reason)
@@ -322,12 +323,21 @@ class TopicDecoder:
             waiting.append(row)
         yield from pieces()
 
-    def _warn_of_lost(self, place: str, reason: str) -> None:
+    def _where_missing(self, entries: Entries, row: int) -> str:
+        """Return what may have happened to the first chunks of a message that were not found: the end of a clause."""
+        before = [each for each in self._facts.offloaded if each < entries.ledger_ids[row]]
+        return f"are in tiered storage (ledger {before[-1]}), or were trimmed" if before else "were trimmed"
+
+    def _warn_of_missing(self, entries: Entries, row: int, reason: str) -> None:
         """Log a warning, once, that the chunks of a message that are left are left out."""
         if not self._has_lost:
             self._has_lost = True
             _log.warning(
-                "%s, message %s: its first chunks are lost, and it is left out: %s", self._named, place, reason
+                "%s, message %s: its first chunks %s, and it is left out: %s",
+                self._named,
+                _entry_of(entries, row),
+                self._where_missing(entries, row),
+                reason,
             )
 
     def _whole(self, uuid: str) -> Joined | None:

@@ -343,6 +343,11 @@ class TopicView:
     def is_on_bookies(self, ledger_id: int) -> bool:
         return self._listed[ledger_id].is_on_bookies
 
+    def offloaded_between(self, first: int, last: int) -> list[int]:
+        """Return the ledgers between two ledgers that only tiered storage has, ascending."""
+        extents = self.extents.between(Position(first, first, 0), Position(last, last, 0))
+        return [each.ledger_id for each in extents if not self.is_on_bookies(each.ledger_id)]
+
     def ranges(self, start: Position, end: Position) -> list[EntryRange]:
         """Return the entries to read between two positions.
 

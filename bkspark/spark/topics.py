@@ -108,7 +108,11 @@ class TopicFacts:
     compacted_ledgers: frozenset[int] = frozenset()
     """Ledgers of a compacted topic: the last message of each key."""
     is_searched_whole: bool = False
-    """Whether the entries before the task's first one, which it may search for chunks, are all that the topic has."""
+    """Whether the entries before the task's first one, which it may search for chunks, are all that bookies have of the
+    topic."""
+    offloaded: Sequence[int] = ()
+    """Ledgers that only tiered storage has: those between the task's entries, and the last one before them, ascending.
+    They may have the first chunks of messages, and cannot be searched."""
 
 
 @dataclass(frozen=True)
@@ -367,13 +371,15 @@ class TopicPlanner:
         for plan in plans:
             parts: Sequence[LedgerRead | EntryRange] = plan.reads if plan.unopened is None else plan.unopened.unpacked()
             first: dict[str, LedgerRead | EntryRange] = {}
+            last = {part.log: part.ledger_id for part in parts}
             for part in parts:
                 first.setdefault(part.log, part)
             read_out = [each.ledger_id for each in parts if views[each.log].is_read_out(each.ledger_id, each.end_entry)]
             earlier, own_facts = {}, {}
             for name, part in first.items():
-                earlier[name], is_whole = await self._earlier(planner, views[name], part)
-                own_facts[name] = replace(facts[name], is_searched_whole=is_whole)
+                earlier[name], known = await self._earlier(planner, views[name], part, facts[name])
+                between = views[name].offloaded_between(part.ledger_id, last[name])
+                own_facts[name] = replace(known, offloaded=[*known.offloaded, *between])
             task = TopicPartition(plan, own_facts, earlier, read_out)
             task.reads = tuple(map(task.to_its_end, task.reads))
             found.append(task)
@@ -462,14 +468,16 @@ class TopicPlanner:
         return None
 
     async def _earlier(
-        self, planner: ReadPlanner, view: TopicView, first: LedgerRead | EntryRange
-    ) -> tuple[ReadPartition, bool]:
-        """Return reads of the entries before a task's first one, as far as it may look back, and whether these are all.
-        Most tasks never look back, so only the metadata of the nearest ledgers are read here."""
+        self, planner: ReadPlanner, view: TopicView, first: LedgerRead | EntryRange, facts: TopicFacts
+    ) -> tuple[ReadPartition, TopicFacts]:
+        """Return reads of the entries before a task's first one, as far as it may look back, and its facts, which say
+        what these reads lack. Most tasks never look back, so only the metadata of the nearest ledgers are read here."""
         room = LOOK_BACK_ENTRIES
+        offloaded: list[int] = []
         ranges: list[EntryRange] = []
         for extent in view.extents.back_from(first.ledger_id):
             if not view.is_on_bookies(extent.ledger_id):
+                offloaded = offloaded or [extent.ledger_id]
                 continue
             end = first.first_entry if extent.ledger_id == first.ledger_id else extent.end_entry
             start = max(0, end - room)
@@ -482,7 +490,7 @@ class TopicPlanner:
         with self._explained(near):
             found = await planner.one_partition(near, must_exist=False)
         found.unopened = PackedRanges.of(far) if far else None
-        return found, room > 0
+        return found, replace(facts, is_searched_whole=room > 0, offloaded=offloaded)
 
 
 def _check_partition(option: str, wanted: object, topics: Sequence[TopicName]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,8 @@ from bkspark.spark.ledger_stream import LedgerStreamReader
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.spark.topics import TopicPlanner
-from bkspark.spark.versions import ReadAllAvailable
+from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
+from tests.cli.console import Console
 from tests.spark.read_rows import VALUE, append, rows
 
 if TYPE_CHECKING:
@@ -248,6 +250,30 @@ def test_another_ledger_that_has_the_id_of_a_deleted_one_is_a_loss(cluster: Clus
     end = latest(allowed, read)
     assert rows(allowed, allowed.partitions(read, end)) == list(range(10, 20))
     assert end["ledgers"] == {}
+
+
+def test_ledger_whose_metadata_were_dumped_and_restored_is_the_same_ledger(
+    cluster: Cluster,
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """docs/operations.md: a dump has the time of creation, which the metadata's field `ctime` keeps."""
+    console = Console(cluster.uri, monkeypatch, capfd)
+    with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        writer.append_many([b"1", b"2", b"3"])
+    stream = ledgers(cluster, writer.ledger_id, maxEntriesPerTrigger="2")
+    start = stream.initialOffset()
+    read = stream.latestOffset(json.loads(json.dumps(start)), ReadMaxRows(2))
+    assert rows(stream, stream.partitions(start, read)) == [1, 2]
+    created = console.json("ledger", "show", writer.ledger_id)["ctime"]
+    console.json("ledger", "dump", writer.ledger_id, tmp_path / "metadata")
+    client.delete(writer.ledger_id)
+    console.json("ledger", "restore", writer.ledger_id, tmp_path / "metadata")
+    assert console.json("ledger", "show", writer.ledger_id)["ctime"] == created
+    again = ledgers(cluster, writer.ledger_id)
+    assert rows(again, again.partitions(read, latest(again, read))) == [3]
 
 
 def test_checkpoint_of_an_earlier_version_without_times_of_creation_is_continued(

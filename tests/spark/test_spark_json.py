@@ -43,7 +43,8 @@ CELLS = {
  | " 2024-02-29 " | "+2024-2-9" | "2024-02-29T" | "2024-02-29T23:30:00-08:00" | "29.02.2024\"""",
         "decimal(10,2)": """1 | 1.5 | "1.5" | 1.555 | 123456789012 | "1,000.5" | " 1" | "1_0" | "1e2" | "Infinity\"""",
         "decimal(38,0)": '123456789012345678901234567890 | -99999999999999999999999999999999999999 | 2.5 | "5"',
-        "binary": '"aGk=" | "hi!" | 5 | "YWJj\\r\\nYWJj" | " aGk=\\n" | "aG k="',
+        "binary": """"aGk=" | "hi!" | 5 | "YWJj\\r\\nYWJj" | " aGk=\\n" | "aG k=" | "QUJ DQUJD" | "QUJDQ UJD"
+ | " \\u0000 QUJD\\t \\u0001QUI= " | "QUJD QUI= \\u00a0" | "QU JDQ UJD\"""",
         "array<int>": '5 | [1,"2"] | [1,2]',
         "struct<a:int>": '5 | {"a":1} | {"b":2}',
         "struct<a:int,b:struct<c:date,d:string>>": """{"a":"x","b":{"c":"2024-02-29","d":5}}
@@ -358,3 +359,25 @@ def test_arrow_of_pandas_is_read() -> None:
     (rows,) = decoder_of("arrow", schema).decode(EntryBatch.of([sink.getvalue().to_pybytes()]))
     assert rows.columns[0].cast(pa.int64()).to_pylist() == [1_700_000_000_123_456]
     assert rows.columns[1].to_pylist() == [7.0]
+
+
+def test_base64_that_continues_after_its_padding_is_malformed() -> None:
+    assert decoded(pa.binary(), '"QUI= QUI="', "PERMISSIVE") == [None]
+
+
+HUGE = 1_000_000
+
+
+@pytest.mark.parametrize("end", ["x", "", "QUI=", "Q UI="])
+def test_a_long_run_of_blanks_in_base64_is_read_once(end: str) -> None:
+    """A writer of a log could otherwise hold its readers for hours."""
+    cell = json.dumps("QUJD" + " \n" * HUGE + end)
+    assert decoded(pa.binary(), cell, "PERMISSIVE") == [{"": b"ABC", "QUI=": b"ABCAB"}.get(end)]
+
+
+def test_a_long_run_of_digits_in_a_text_is_read_once() -> None:
+    digits = "1" * HUGE
+    assert decoded(pa.decimal128(38, 2), json.dumps(digits + "x"), "PERMISSIVE") == [None]
+    moment = "2024-02-29 1:2:3." + digits
+    assert decoded(pa.timestamp("us"), json.dumps(moment)) == [datetime(2024, 2, 29, 1, 2, 3, 111111)]
+    assert decoded(pa.timestamp("us"), json.dumps(moment + "\nx"), "PERMISSIVE") == [None]

@@ -91,6 +91,25 @@ def test_table_is_written_by_the_writers_that_hand_options_over(spark, table, na
     assert [row.value for row in table.read("value string").collect()] == ["a", "a"]
 
 
+def test_write_to_creates_a_table_and_its_replacement_also_replaces_what_the_log_has(spark, table, name):
+    """docs/spark.md: "so do `create` and `createOrReplace`, the second of which also replaces what the log has"."""
+    chosen = {"uri": table.uri, "log": table.log}
+
+    def writer(value):
+        row = spark.sql(f"select '{value}' as value")
+        return row.writeTo(f"{name}_t").using("bookkeeper").options(**chosen)
+
+    append(table, "old")
+    writer("a").create()
+    assert sorted(row.value for row in table.read("value string").collect()) == ["a", "old"]
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        writer("b").create()
+    writer("c").createOrReplace()
+    assert [row.value for row in table.read("value string").collect()] == ["c"]
+    assert values(spark, f"select value from {name}_t with ({options(table)})") == ["c"]
+    spark.sql(f"drop table {name}_t")
+
+
 def test_options_of_a_table_do_not_reach_the_source_and_the_error_says_what_does(spark, table, name):
     append(table, "a")
     spark.sql(f"create table {name}_t using bookkeeper options ({options(table)}) tblproperties ('team' = 'x')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -75,8 +76,30 @@ def test_message_whose_first_chunk_was_trimmed_is_left_out_where_losses_are_allo
             found = read(VALUE, failOnDataLoss=False, mode=mode, minPartitions=tasks)
             assert values(found) == [b"0", b"1"]
             warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-            places = [text.partition(": its first chunks are lost, and it is left out")[0] for text in warned]
+            places = [text.partition(": its first chunks were trimmed, and it is left out")[0] for text in warned]
             assert places == [f"topic {topic.name}, message {ledger}:{entry}" for entry in named]
+
+
+def test_message_whose_first_chunk_is_in_tiered_storage_is_left_out_as_its_ledger_is(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """docs/pulsar.md: failOnDataLoss=false leaves out a ledger that exists only in tiered storage. It is not lost."""
+    chunks = chunked(Message(b"abc"), 1, 1)
+    topic.ledger(numbered(9))
+    offloaded = topic.ledger([chunks[0]])
+    last = topic.ledger([*numbered(0), *chunks[1:], *numbered(1)])
+    offload = topic.info.ledgerInfo[1].offloadContext
+    offload.complete = offload.bookkeeperDeleted = True
+    offload.driverMetadata.name = "aws-s3"
+    topic.save()
+    where = f"first chunks are in tiered storage \\(ledger {offloaded}\\), or were trimmed"
+    with pytest.raises(MalformedPayload, match=f"{where}, failOnDataLoss=false leaves it out"):
+        read(VALUE, startingOffsets=f"{last}:0")
+    for tasks in (1, 4):
+        caplog.clear()
+        assert values(read(VALUE, failOnDataLoss=False, minPartitions=tasks)) == [b"9", b"0", b"1"]
+        (warned,) = [record.message for record in caplog.records if "chunks" in record.message]
+        assert re.search(f"message {last}:2: its {where}, and it is left out: ", warned)
 
 
 def test_message_that_lacks_a_later_chunk_is_malformed_where_losses_are_allowed(

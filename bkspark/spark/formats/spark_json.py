@@ -1,7 +1,7 @@
 """JSON as Spark's own source reads it (jsonDialect spark), where that differs from `values`.
 
     string        a number, true, an object or an array is its text as it was written
-    binary        base64, also with line breaks
+    binary        base64, also with blanks and line breaks before each four characters
     whole number  5.0 is 5 (Spark's own source has null there); 5.5 and "5" are malformed
     float         also the words "+INF", "-INF", "+Infinity"
     decimal       rounded half up to the column's scale; a text may have commas between its thousands
@@ -22,7 +22,8 @@ Otherwise than in Spark's own source
   that an object has twice, the last one decides whether the entry is malformed;
 * these are malformed: single quotes, INF and +Infinity without quotes, text that is not UTF-8 and half a surrogate
   pair, an array of objects (an entry is one row), an empty entry, years beyond 9999 and below 1, a time without a date,
-  a date as a number of days, zones such as PST or +01:30:15, an interval as text, and a value of type void;
+  a date as a number of days, zones such as PST or +01:30:15, an interval as text, a value of type void, and base64
+  that continues after its padding;
 * an entry that is not JSON has only nulls; there it has what comes before the error. There base64 whose end is missing
   makes all columns null;
 * these are read: ISO 8601 in its other forms, a map as an array of [key, value], an interval as a number of
@@ -57,12 +58,10 @@ _LOSSY = frozenset((dict, list, float))
 _WORDS_OF_FLOATS = {"+INF": "Infinity", "-INF": "-Infinity", "+Infinity": "Infinity"}
 _DAY = r"\+?(\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
 _DATE = re.compile(_DAY + r"(?:[ T].*)?)?)?", re.DOTALL | re.ASCII)
-_MOMENT = re.compile(_DAY + r"(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d*))?(.*))?)?)?", re.ASCII)
+_MOMENT = re.compile(_DAY + r"(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d*+))?(.*))?)?)?", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", re.ASCII)
-
-
-_BLANKS_BEFORE_FOUR = re.compile(r"[\0- ]+([^\0- ]{4}|\Z)")
-"""White space and line breaks in base64, before four of its characters or at its end."""
+_BLANKS = re.compile(r"[\0- ]+")
+"""White space and line breaks in base64."""
 
 
 class Number:
@@ -266,7 +265,14 @@ def _rounded(scale: int) -> Convert:
 
 
 def _binary(value: Any) -> bytes:
-    return values.bytes_of_base64(_BLANKS_BEFORE_FOUR.sub(r"\1", value) if isinstance(value, str) else value)
+    """Return the bytes of a base64 text. Blanks are skipped before each four characters, as Jackson does, which Spark
+    uses."""
+    if not isinstance(value, str):
+        return values.bytes_of_base64(value)
+    *parts, last = _BLANKS.split(value)
+    if any(len(part) % 4 for part in parts):
+        raise ValueError("it has a blank within four characters of base64")
+    return values.bytes_of_base64("".join(parts) + last)
 
 
 def _date(value: Any) -> date:

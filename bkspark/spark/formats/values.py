@@ -43,7 +43,7 @@ from bkspark.spark.formats.decoding import BeyondInferredError
 Convert = Callable[[Any], Any]
 WORDS_OF_FLOATS = ("NaN", "Infinity", "-Infinity")
 _MICROSECOND = timedelta(microseconds=1)
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d++\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def has_decimal(kind: pa.DataType) -> bool:
