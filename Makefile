@@ -17,7 +17,7 @@
 #   make test-real-cluster
 #                    Spark on hosts of their own: kills, cuts, a slow link, speculation, dynamic allocation; needs root
 #   make test-histories
-#                    a minute of faults on real processes, judged by a linearizability checker, and planted defects
+#                    45 seconds of faults on real processes, judged by a linearizability checker, and planted defects
 #                    that it must find; needs Go (docs/histories.md)
 #   make fuzz        hostile bytes for every decoder; FUZZ_ARGS="--seconds 600 --target wire" chooses time and targets
 #   make mutants     small defects in the product, and the tests that must fail of them; MUTANTS_ARGS="--module core"
@@ -72,7 +72,7 @@ FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/
   tests/spark/test_options.py tests/spark/test_typed_options.py tests/bookie/test_rules.py \
   tests/bookie/test_configuration_docs.py
 
-# Types are checked beside the rest, on one core for up to 15 seconds; what mypy says comes last. `lint` has read all pages
+# Types are checked beside the rest, on one core, for 18 s without a cache on quiet cores; what mypy says comes last. `lint` has read all pages
 # and programs for plain English.
 check: install
 	@said=$$(mktemp); $(BIN)/mypy >$$said 2>&1 & typing=$$!; \

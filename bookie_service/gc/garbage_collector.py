@@ -250,6 +250,7 @@ class GarbageCollector:
             OSError: an index file or a log could not be changed. Durable data is whole, but the process must end.
         """
         report = PassReport()
+        self._said.begin_pass()
         self.status.is_forced = is_forced
         await self._in_thread(self._store.keep_records)
         # Entries that a full disk cannot take wait in memory and in the journal. Garbage is deleted nevertheless.
@@ -535,8 +536,8 @@ class GarbageCollector:
         self._say(why)
 
     def _say(self, text: str) -> None:
-        if self._said.is_new(text):
-            logger.warning("%s", text)
+        if line := self._said.to_log(text):
+            logger.warning("%s", line)
 
 
 async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[int]:

@@ -99,6 +99,8 @@ class Connection:
     """What the peer must prove before its requests are served. None: nothing, or everything is proved."""
     _tls_socket: TlsSocket | None = None
     """TLS over the socket; None: there is no TLS. Set once, by `start_tls`."""
+    _is_in_step = False
+    """Whether a step of the handshake has begun, or waits for its turn. Set by `_receive`, cleared by `end_step`."""
     _wait: asyncio.TimerHandle | None = None
     """The timer that ends the wait of an AUTH message for START_TLS."""
 
@@ -186,6 +188,7 @@ class Connection:
         if self._tls_socket is not None and not self._tls_socket.is_secured:
             assert self._tls is not None
             self._pause()
+            self._is_in_step = True
             HandshakeStep(self, self._tls, self._tls_socket, self._turns).take_later()
             return
         if self._turns.must_queue(self, is_demanding=self._is_costly or not self._is_known):
@@ -305,7 +308,9 @@ class Connection:
             self.guarded(lambda: self._go_on(turn))
         elif self.is_open:
             self.read_on()
-            self.guarded(self._receive_now)
+            # Steps of a handshake have turns of their own.
+            if self._tls_socket is None or self._tls_socket.is_secured:
+                self.guarded(self._receive_now)
 
     def go_on_receiving(self) -> None:
         """Receive again, because there is room now."""
@@ -316,7 +321,7 @@ class Connection:
         """Close the connection if its peer has taken no replies, or has not completed a frame, for too long."""
         why = self._deadlines.overdue(now, self._send_buffer.size, self._receive_buffer.end)
         if why:
-            self.give_up(why)
+            self.give_up(why if self._tls is None else why + self._tls.budget.why_held(self))
 
     def idle_s(self, now: float, *, is_owed: bool) -> float:
         """Return for how long nothing has arrived and the connection was not busy, as far as noticed; 0 while it is.
@@ -370,7 +375,7 @@ class Connection:
             self._memory_budget.loop.call_soon(self.guarded, callback)
 
     def read_on(self) -> None:
-        if not self._is_reading and not self._has_ended:
+        if not self._is_reading and not self._has_ended and not self._is_in_step:
             self._is_reading = True
             self._memory_budget.loop.add_reader(self._fd, self.guarded, self._receive)
             if self._tls_socket is not None:
@@ -431,6 +436,11 @@ class Connection:
         elif self._authentication is not None:
             timeout_s = self._authentication.options.timeout_s
             self._deadlines.expect_authentication(self._memory_budget.loop.time(), timeout_s)
+
+    def end_step(self) -> None:
+        """Receive again, because a step of the handshake has ended."""
+        self._is_in_step = False
+        self.read_on()
 
     def _receive_held_later(self, tls_socket: TlsSocket) -> None:
         """Receive, in a later call, what TLS already holds: the selector does not see it."""

@@ -3,7 +3,8 @@
 An address may have a number of unfinished handshakes, and a handshake may take some time; so one address can leave that
 number unfinished in each such time. A peer that comes again at once, when its connection was closed to make room for
 another, could have many more begun. So further ones wait until time has passed, or until a handshake of the address was
-completed. The newest begins first: a peer that means to complete it has not waited for long.
+completed. The newest begins first: a peer that means to complete it has not waited for long. As many may wait as may be
+unfinished: beyond that, the oldest makes room, because it holds the place of a connection and would begin last.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Protocol
 from bkspark.buckets import Bucket
 from bookie_service.network.waiting_peers import WaitingPeer
 
+_KEY = "maxTlsHandshakesPerAddress"
+"""The configuration key of a budget's size."""
 Clock = Callable[[], float]
 _REMEMBERED_MIN = 1000
 """With more addresses than this, those whose budget is whole are forgotten."""
@@ -41,7 +44,10 @@ class HandshakeBudget:
     """Begins handshakes, by address. For one event loop."""
 
     def __init__(self, most: int, seconds: float) -> None:
-        """An address may begin `most` handshakes at once that it does not complete, and as many in each `seconds`."""
+        """An address may begin `most` handshakes at once that it does not complete, and as many in each `seconds`.
+
+        As many others may wait.
+        """
         self._most, self._pause_s = most, seconds / most
         """How many at once, and how long one more takes to be allowed. Constant."""
         self._addresses: dict[str, _Address] = {}
@@ -57,6 +63,20 @@ class HandshakeBudget:
             of_address = self._addresses[peer.address] = _Address(Bucket(1 / self._pause_s, self._most, now))
         of_address.waiting[peer] = begin
         self._go_on(of_address, clock)
+        if len(of_address.waiting) > self._most:
+            oldest = next(iter(of_address.waiting))
+            del of_address.waiting[oldest]
+            oldest.make_room(
+                "its TLS handshake has waited longest for the budget of its address, "
+                f"and {self._most} others wait ({_KEY})"
+            )
+
+    def why_held(self, peer: BudgetedPeer) -> str:
+        """Return why a handshake waits that has not begun, as an addition to another reason; "": it does not wait."""
+        of_address = self._addresses.get(peer.address)
+        if of_address is None or peer not in of_address.waiting:
+            return ""
+        return f"; its TLS handshake waited for the budget of its address, which others used up ({_KEY})"
 
     def give_back(self, peer: BudgetedPeer, clock: Clock) -> None:
         """Do not count a handshake that was begun, because it is complete, or has cost nothing yet."""

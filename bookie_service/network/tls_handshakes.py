@@ -26,6 +26,7 @@ _BUDGET_S = 10.0
 Compute = Callable[[], ssl.SSLError | None]
 """A step of a handshake (`TlsSocket.compute_step`)."""
 OnComputed = Callable[[ssl.SSLError | None], None]
+RunInThread = Callable[[Compute, OnComputed], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +81,21 @@ def at_once(compute: Compute, on_computed: OnComputed) -> None:
 class ListenerTls:
     """Contexts for new handshakes, and connections whose peer owes a message of its handshake. For one event loop.
 
-    A connection whose handshake waits for the bookie is not counted. The limits of connections apply to it.
+    A connection whose handshake waits for the bookie is not counted among these: `budget` and the limits of connections
+    apply to it.
     """
 
-    def __init__(self, options: ListenerTlsOptions, apart: Callable[[Compute, OnComputed], None] = at_once) -> None:
+    def __init__(self, options: ListenerTlsOptions, run_in_thread: RunInThread = at_once) -> None:
         """Read the key and the certificates.
 
-        `apart(compute, on_computed)` calls `compute` on any thread, then `on_computed` with its result on the event
-        loop.
+        `run_in_thread(compute, on_computed)` calls `compute` on any thread, then `on_computed` with its result on the
+        event loop.
 
         Raises:
             ConfigurationError: a file cannot be used.
         """
         self.options = options
-        self.apart = apart
+        self.run_in_thread = run_in_thread
         self._context = TlsContext(options.tls, is_server=True)
         self.owing = WaitingPeers(
             "TLS handshake",
@@ -124,17 +126,17 @@ class HandshakingClient(BudgetedPeer, Protocol):
     def guarded(self, step: Callable[[], None]) -> None:
         """Run a part of a step. An error that the peer caused ends the connection."""
 
-    def read_on(self) -> None:
-        """Receive again."""
+    def end_step(self) -> None:
+        """Receive again, because the step has ended."""
 
     def end(self) -> None:
         """Handle the end of the peer's side."""
 
 
 class HandshakeStep:
-    """One step of a handshake: receives bytes of the peer, computes the answer apart, and sends it.
+    """One step of a handshake: receives bytes of the peer, has a thread compute the answer, and sends it.
 
-    The connection is not reading meanwhile. It may be closed at any time.
+    The connection neither reads nor begins another step until `end_step`. It may be closed at any time.
     """
 
     def __init__(self, client: HandshakingClient, tls: ListenerTls, tls_socket: TlsSocket, turns: Turns) -> None:
@@ -152,16 +154,20 @@ class HandshakeStep:
             self._tls.budget.begin(self._client, self._take_in_turn, self._turns.clock)
 
     def _take_in_turn(self) -> None:
-        self._turns.go_on_with_newcomer(self._client.address, lambda _: self._guarded(self._begin))
+        self._turns.go_on_with_newcomer(self._client.address, lambda _: self._take())
+
+    def _take(self) -> None:
+        self._guarded(self._begin)
+        if not self._tls_socket.has_computed:
+            # An AUTH message in clear came, after which the handshake begins again; or the peer is gone, or sent
+            # something else.
+            self._tls.budget.give_back(self._client, self._turns.clock)
 
     def _begin(self) -> None:
         if self._tls_socket.begin_step():
             end_turn = self._turns.extend_step()
-            self._tls.apart(self._tls_socket.compute_step, lambda error: self._on_computed(end_turn, error))
+            self._tls.run_in_thread(self._tls_socket.compute_step, lambda error: self._on_computed(end_turn, error))
         else:
-            if not self._tls_socket.has_computed:
-                # What came was an AUTH message in clear. The handshake will begin again.
-                self._tls.budget.give_back(self._client, self._turns.clock)
             self._receive()
 
     def _on_computed(self, end_turn: Callable[[], None], error: ssl.SSLError | None) -> None:
@@ -175,7 +181,7 @@ class HandshakeStep:
     def _receive(self) -> None:
         """Receive again: the next message of the handshake, or requests if it is complete."""
         if self._client.is_open:
-            self._client.read_on()
+            self._client.end_step()
             if not self._tls_socket.is_secured:
                 self._tls.owing.add(self._client)
             else:

@@ -139,15 +139,17 @@ class TlsSocket:
     # ---- receiving ----
 
     def recv_into(self, space: memoryview) -> int:
-        """Receive and decrypt once the handshake is complete; return how many bytes are in `space`.
+        """Receive and decrypt; return how many bytes are in `space`.
 
         0: the peer has closed its side.
 
         Raises:
-            BlockingIOError: there are no bytes for the connection now.
+            BlockingIOError: there are no bytes for the connection now, or the handshake is not complete.
             TlsFailure: the peer violated TLS.
             OSError: the connection is broken.
         """
+        if not self.is_secured:
+            raise BlockingIOError
         if self._clear:
             return self._take_clear(space)
         held = self._incoming.pending
@@ -225,6 +227,8 @@ class TlsSocket:
             TlsFailure: the peer violated TLS.
             OSError: the connection is broken.
         """
+        # A thread reads what this would write.
+        assert not self._is_computing
         if self._incoming.pending:
             # The client did not wait for the answer to START_TLS.
             self._handshake_bytes = self._incoming.pending

@@ -160,8 +160,13 @@ TABLE: Mapping[type, Sequence[Row]] = {
     ListenerTlsOptions: (
         Row("required", "tlsRequired", "serve only TLS"),
         Row("handshake_s", "tlsHandshakeTimeoutMs", "ms for a TLS handshake", _MS_IN_S),
-        Row("handshakes_max", "maxTlsHandshakes", "unfinished TLS handshakes"),
-        Row("handshakes_per_address_max", "maxTlsHandshakesPerAddress", "unfinished TLS handshakes"),
+        Row("handshakes_max", "maxTlsHandshakes", "unfinished TLS handshakes of all peers"),
+        Row(
+            "handshakes_per_address_max",
+            "maxTlsHandshakesPerAddress",
+            "of one address: unfinished TLS handshakes; those that wait; and those that are begun in 10 s, or in "
+            "tlsHandshakeTimeoutMs if that is shorter, and not completed",
+        ),
     ),
     ListenerAuthenticationOptions: (
         Row("required", "authenticationRequired", "close connections whose clients do not authenticate first"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,34 @@ def test_first_of_several_reasons_is_reported(tmp_path: Path) -> None:
     bench.store.close()
 
 
+def logged(said: SaidLines, lines: Iterable[str]) -> list[str]:
+    """Return what one pass with these reasons logs."""
+    said.begin_pass()
+    return [found for line in lines if (found := said.to_log(line))]
+
+
 def test_reason_that_stays_is_logged_once_and_forgotten_ones_take_no_memory() -> None:
     """Each reason names a ledger, a log or an error, so a bookie that runs for years finds any number of them."""
     said = SaidLines()
-    assert said.is_new("stays")
+    assert logged(said, ["stays"]) == ["stays"]
     for number in range(3 * SAID_MAX):
-        assert said.is_new(f"ledger {number}")
-        assert not said.is_new("stays")
-    assert not said.is_new(f"ledger {2 * SAID_MAX + 1}")
-    assert said.is_new(f"ledger {2 * SAID_MAX}"), "forgotten"
+        assert logged(said, [f"ledger {number}", "stays"]) == [f"ledger {number}"]
+    assert len(said) == SAID_MAX
+    assert logged(said, [f"ledger {2 * SAID_MAX + 2}"]) == []
+    assert logged(said, [f"ledger {2 * SAID_MAX - 2}"]) != [], "forgotten"
+
+
+def test_more_reasons_than_are_remembered_are_not_logged_again_in_every_pass() -> None:
+    """A disk that fails may hold thousands of logs: each is left out, in each pass."""
+    said = SaidLines()
+    reasons = [f"entry log {number:x} is left out" for number in range(SAID_MAX + 100)]
+    first = logged(said, reasons)
+    assert first[:-1] == reasons[:SAID_MAX]
+    assert first[-1] == f"further reasons are not logged: {SAID_MAX} are remembered, as many as can be"
+    for _ in range(3):
+        assert logged(said, reasons) == []
+    assert logged(said, reasons[50:]) == [], "those of the pass before keep their places"
+    assert logged(said, reasons[50:]) == [*reasons[SAID_MAX : SAID_MAX + 50], first[-1]], "50 are over"
 
 
 def test_error_that_no_file_caused_ends_a_pass_that_copies_several_logs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ ask for one, a turn of the event loop signs once, and the addresses of those who
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import ssl
 import threading
@@ -16,7 +17,9 @@ import pytest
 from bkspark.wire import v3
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 from bkspark.wire.start_tls import encode_start_tls
+from bookie_service.network.connection import Connection
 from bookie_service.network.tls_handshakes import Compute, HandshakeThread, ListenerTls, OnComputed
+from bookie_service.network.tls_socket import TlsSocket
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
 from tests.floods.requests import SIGNED_BYTES, half_handshake, read
@@ -91,7 +94,7 @@ def test_known_client_waits_for_one_signature_at_most(tls: ListenerTls) -> None:
     assert signed(peers) < HELLOS, "the others waited meanwhile"
 
 
-class Apart:
+class Thread:
     """Computes steps of handshakes when a test says so."""
 
     def __init__(self) -> None:
@@ -107,27 +110,27 @@ class Apart:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> tuple[ListenerTls, Apart]:
-    apart = Apart()
-    return ListenerTls(listener(Authority(tmp_path).issue("bookie")), apart), apart
+def held(tmp_path: Path) -> tuple[ListenerTls, Thread]:
+    thread = Thread()
+    return ListenerTls(listener(Authority(tmp_path).issue("bookie")), thread), thread
 
 
 def test_known_client_is_served_while_a_thread_computes_a_step_and_no_other_step_is_begun(
-    held: tuple[ListenerTls, Apart],
+    held: tuple[ListenerTls, Thread],
 ) -> None:
-    tls, apart = held
+    tls, thread = held
     served = ServedBookie(tls=tls)
     honest = known(served)
     peers = begin(served, FLOOD, HELLOS)
-    served.turns_until(lambda: bool(apart.steps))
+    served.turns_until(lambda: bool(thread.steps))
     for number in range(1, 30):
         honest.received += read(1, 0)
         assert served.turns_until(lambda: replies(honest) > number) <= 2  # noqa: B023
-    assert (len(apart.steps), signed(peers)) == (1, 0)
+    assert (len(thread.steps), signed(peers)) == (1, 0)
     assert len(tls.owing) < HELLOS, "a peer whose step waits for the bookie owes nothing"
     for number in range(HELLOS):
-        served.turns_until(lambda: bool(apart.steps))
-        apart.compute()
+        served.turns_until(lambda: bool(thread.steps))
+        thread.compute()
         assert signed(peers) == number + 1
     assert len(tls.owing) == HELLOS
     assert served.failures == []
@@ -135,33 +138,33 @@ def test_known_client_is_served_while_a_thread_computes_a_step_and_no_other_step
 
 @pytest.mark.parametrize("is_computed", [True, False])
 def test_connection_may_close_while_a_thread_computes_its_step(
-    held: tuple[ListenerTls, Apart], *, is_computed: bool
+    held: tuple[ListenerTls, Thread], *, is_computed: bool
 ) -> None:
-    tls, apart = held
+    tls, thread = held
     served = ServedBookie(tls=tls)
     (first,) = begin(served, FLOOD, 1)
-    served.turns_until(lambda: bool(apart.steps))
+    served.turns_until(lambda: bool(thread.steps))
     if is_computed:
-        compute, on_computed = apart.steps.pop()
+        compute, on_computed = thread.steps.pop()
         error = compute()
         served.connections[first].close()
         on_computed(error)
     else:
         served.connections[first].close()
-        apart.compute()
+        thread.compute()
     assert (signed([first]), len(tls.owing)) == (0, 0)
     (second,) = begin(served, FLOOD, 1)
-    served.turns_until(lambda: bool(apart.steps))
-    apart.compute()
+    served.turns_until(lambda: bool(thread.steps))
+    thread.compute()
     assert (signed([second]), len(tls.owing)) == (1, 1), "others go on"
     assert served.failures == []
 
 
 def test_what_the_peer_left_unread_is_sent_while_a_thread_computes_and_its_answer_comes_after_it(
-    held: tuple[ListenerTls, Apart],
+    held: tuple[ListenerTls, Thread],
 ) -> None:
     """The thread writes the answer where unsent ciphertext is taken from, so that is left alone meanwhile."""
-    tls, apart = held
+    tls, thread = held
     served = ServedBookie(tls=tls)
     peer = served.connect()
     hello = half_handshake()
@@ -170,13 +173,13 @@ def test_what_the_peer_left_unread_is_sent_while_a_thread_computes_and_its_answe
     served.turns_until(lambda: bool(peer.sent))
     peer.takes = 1
     peer.received += hello[answer_bytes:]
-    served.turns_until(lambda: bool(apart.steps))
-    apart.compute()
+    served.turns_until(lambda: bool(thread.steps))
+    thread.compute()
     before = len(peer.sent)
     # A second message of the handshake, which is not a right one.
     peer.received += b"\x16\x03\x03\0\x01\0"
-    served.turns_until(lambda: bool(apart.steps))
-    compute, on_computed = apart.steps.pop()
+    served.turns_until(lambda: bool(thread.steps))
+    compute, on_computed = thread.steps.pop()
     error = compute()
     peer.takes = 1 << 20
     served.turn()
@@ -186,6 +189,54 @@ def test_what_the_peer_left_unread_is_sent_while_a_thread_computes_and_its_answe
     on_computed(error)
     assert len(peer.sent) > first, "the alert"
     assert peer.is_closed
+
+
+def test_no_second_step_is_begun_while_a_thread_computes_one(held: tuple[ListenerTls, Thread]) -> None:
+    """It would write where OpenSSL reads."""
+    tls, thread = held
+    served = ServedBookie(tls=tls)
+    (peer,) = begin(served, FLOOD, 1)
+    served.turns_until(lambda: bool(thread.steps))
+    peer.received += b"\x16\x03\x03\0\x01\0"
+    served.connections[peer].go_on_receiving()
+    for _ in range(20):
+        served.turn()
+    assert (len(thread.steps), len(peer.received), served.failures) == (1, 6, [])
+    thread.compute()
+    served.turns_until(lambda: bool(thread.steps))
+    assert not peer.received
+    assert served.failures == []
+
+
+class Resuming(SimulatedSocket):
+    """Its connection is asked to go on while START_TLS is served."""
+
+    connection: Connection
+
+    def send(self, data: bytes | memoryview) -> int:
+        self.connection.resume()
+        return super().send(data)
+
+
+def test_turn_that_comes_before_the_handshake_receives_nothing(held: tuple[ListenerTls, Thread]) -> None:
+    tls, thread = held
+    served = ServedBookie(tls=tls)
+    peer = served.connect_over(Resuming(), FLOOD)
+    peer.connection = served.connections[peer]
+    peer.received += half_handshake()
+    served.turns_until(lambda: bool(thread.steps))
+    thread.compute()
+    assert (signed([peer]), served.failures) == (1, [])
+
+
+def test_nothing_is_received_from_tls_before_its_handshake_is_complete(tls: ListenerTls) -> None:
+    served = ServedBookie(tls=tls)
+    connected = SimulatedSocket()
+    connected.received += half_handshake()
+    loop: asyncio.AbstractEventLoop = served.loop  # type: ignore[assignment]
+    tls_socket = TlsSocket(connected, tls.context, b"", loop, list)  # type: ignore[arg-type]
+    with pytest.raises(BlockingIOError):
+        tls_socket.recv_into(memoryview(bytearray(100)))
 
 
 class Broken(SimulatedSocket):
@@ -206,22 +257,22 @@ class Broken(SimulatedSocket):
 
 @pytest.mark.parametrize("where", ["receive", "send"])
 def test_connection_that_breaks_in_a_step_is_closed_and_owes_nothing(
-    held: tuple[ListenerTls, Apart], where: str
+    held: tuple[ListenerTls, Thread], where: str
 ) -> None:
-    tls, apart = held
+    tls, thread = held
     served = ServedBookie(tls=tls)
     broken = served.connect_over(Broken(), FLOOD)
     broken.received += encode_start_tls(0)
     served.turns_until(lambda: len(tls.owing) == 1)
     broken.received += half_handshake()[len(encode_start_tls(0)) :]
     if where == "send":
-        served.turns_until(lambda: bool(apart.steps))
+        served.turns_until(lambda: bool(thread.steps))
         broken.breaks_at = where
-        apart.compute()
+        thread.compute()
     else:
         broken.breaks_at = where
     served.turns_until(lambda: broken.is_closed)
-    assert (len(tls.owing), apart.steps, served.failures) == (0, [], [])
+    assert (len(tls.owing), thread.steps, served.failures) == (0, [], [])
 
 
 def test_thread_computes_steps_one_after_the_other_and_reports_a_defect() -> None:
