@@ -65,7 +65,9 @@ def restore(arguments: argparse.Namespace) -> int:
             ledgers = (await client.asynchronous.context()).ledgers
             if arguments.update:
                 stored = await ledgers.read(arguments.ledger)
-                await ledgers.write(arguments.ledger, metadata, stored.version)
+                # The file may be of another ledger, or of one that was deleted. The node is the one just read.
+                changed = replace(metadata, creation=stored.metadata.creation)
+                await ledgers.write(arguments.ledger, changed, stored.version)
             else:
                 await ledgers.create(metadata, ledger_id=arguments.ledger)
 

@@ -16,7 +16,7 @@ from bkspark.errors import (
     RequestTimeout,
     TooManyRequests,
 )
-from bkspark.metadata.ledgers import LedgerStore, another_ledger, is_another
+from bkspark.metadata.ledgers import LedgerStore, require_same
 
 _Effect = TypeVar("_Effect")
 
@@ -63,8 +63,7 @@ async def write_metadata(
         except MetadataVersion:
             try:
                 current = await ledgers.read(ledger_id)
-                if is_another(effect.metadata.creation, current.metadata.creation):
-                    raise another_ledger(ledger_id)
+                require_same(ledger_id, effect.metadata, current.metadata.creation)
                 return core.on_metadata_conflict(current.metadata, current.version)
             except BookKeeperError as error:
                 failure = error

@@ -47,7 +47,7 @@ class AuditorElection:
             return
         self._is_announced = False
         self._session = self._tree.session_id
-        path = await self._tree.create(
+        path, _ = await self._tree.create(
             f"{self._root}/{_VOTE}", self._text, ephemeral=True, sequential=True, make_parents=True
         )
         self._vote = path.rpartition("/")[2]

@@ -32,8 +32,6 @@ CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
 _CTOKEN_BITS = 62
-_CTOKEN_FORMAT = 3
-"""Earlier forms of metadata have no token."""
 _HEAD = re.compile("HOB-[0-9]{10}")
 """The name of a generator of long ids."""
 NO_LEDGER = -1
@@ -104,30 +102,33 @@ class LedgerStore:
                 path = self._root + paths.ledger_path(chosen, manager)
             except ValueError as error:
                 raise ConfigurationError(f"a ledger cannot be created: {error}") from None
-            if await self._create_node(path, data):
-                # A new node has version 0; its creation time is looked up on demand.
-                return chosen, Versioned(metadata, 0, 0, 0)
+            stat = await self._create_node(path, data)
+            if stat is not None:
+                return chosen, _versioned(metadata, stat)
             if ledger_id is not None:
                 raise LedgerExists(f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id)
         raise MetadataError(f"{CREATE_TRIES_MAX} generated ledger ids in a row were taken")
 
-    async def _create_node(self, path: str, data: bytes) -> bool:
-        """Create the node; False if another client's node exists."""
+    async def _create_node(self, path: str, data: bytes) -> Stat | None:
+        """Create the node and return its Stat; None if another client's node exists."""
         try:
-            await self._tree.create(path, data, make_parents=True)
+            return (await self._tree.create(path, data, make_parents=True))[1]
         except NodeExists:
-            return await self._is_stored(path, data)
+            return await self._stat_if_stored(path, data)
         except (SessionExpired, MetadataError):
             # The answer was lost; the token in the data tells whether the creation took effect.
-            if not await self._is_stored(path, data):
+            stat = await self._stat_if_stored(path, data)
+            if stat is None:
                 raise
-        return True
+            return stat
 
-    async def _is_stored(self, path: str, data: bytes) -> bool:
+    async def _stat_if_stored(self, path: str, data: bytes) -> Stat | None:
+        """Return the Stat of a node that has these data; None if there is no such node."""
         try:
-            return (await self._tree.get(path))[0] == data
+            stored, stat = await self._tree.get(path)
         except NoSuchNode:
-            return False
+            return None
+        return stat if stored == data else None
 
     async def _generate_id(self, manager: LedgerManager) -> int:
         """Return the next id of the cluster's generator: short ids first, then 63-bit ones.
@@ -180,7 +181,7 @@ class LedgerStore:
                 return number
 
     async def _next_number(self, prefix: str) -> int:
-        path = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
+        path, _ = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
         # Only the counter is needed; the node is deleted in the background, or ends with the session if that fails.
         start_kept(self._delete_quietly(path), self._deletions)
         return int(path[len(prefix) :])
@@ -234,24 +235,29 @@ class LedgerStore:
         effect; if the version is the old one, the same bytes are written again. At most one of these writes takes
         effect, even if one arrives late.
 
-        A version does not tell a ledger from one that was created under its id after its deletion. So the node is read
-        first: only if the other ledger comes between this read and the write, and has the expected version, is it
-        written over.
+        A version does not tell a ledger from one that was created under its id after its deletion. So `creation` of the
+        metadata, if it is known, is first compared with the node's. The store does not compare it again: another ledger
+        that comes in between, or that a server which lags behind does not show yet, is written over if it has the
+        expected version.
 
         Raises:
             MetadataVersion: another client changed it.
-            NoSuchLedger: it was deleted. There may be another ledger with its id.
+            NoSuchLedger: it was deleted. There may be another ledger with its id, and it may be the one written over.
             MetadataError: the store failed, and it is unknown whether the write took effect; or it refuses the write,
                 which took no effect, and `is_outage` is False.
         """
         path = await self._path(ledger_id)
-        before, metadata = metadata, replace(metadata, ctoken=0)
+        metadata = replace(metadata, ctoken=0)
         data = encoding.encode(metadata)
         try:
             for _ in range(WRITE_TRIES_MAX):
-                await self._require_same(path, ledger_id, before)
+                if metadata.creation:
+                    before = await self._tree.exists(path)
+                    # If there is no node, the write tells whether this server only lags behind.
+                    require_same(ledger_id, metadata, 0 if before is None else before.creation)
                 stat = await self._write_once(path, data, version)
                 if stat is not None:
+                    require_same(ledger_id, metadata, stat.creation)
                     return _versioned(metadata, stat)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
@@ -261,22 +267,6 @@ class LedgerStore:
             f"the metadata of ledger {ledger_id}: the connection was lost {WRITE_TRIES_MAX} times; "
             "whether the write took effect is unknown"
         )
-
-    async def _require_same(self, path: str, ledger_id: int, metadata: LedgerMetadata) -> None:
-        """Raise NoSuchLedger if a ledger's node is certainly another one than that of some metadata."""
-        try:
-            stored, stat = await self._tree.get(path)
-        except NoSuchNode:
-            # The write tells whether this server only lags behind.
-            return
-        if not metadata.creation:
-            # `create` does not learn the number of its change. The token is stored until the first change.
-            has_token = metadata.ctoken and metadata.format_version >= _CTOKEN_FORMAT and not stat.version
-            is_other = bool(has_token) and encoding.decode(stored, ledger_id).ctoken != metadata.ctoken
-        else:
-            is_other = is_another(metadata.creation, stat.creation)
-        if is_other:
-            raise another_ledger(ledger_id)
 
     async def _write_once(self, path: str, data: bytes, version: int) -> Stat | None:
         """Write a node; None if the connection was lost and the write has not taken effect."""
@@ -348,16 +338,14 @@ def _versioned(metadata: LedgerMetadata, stat: Stat) -> Versioned:
     return Versioned(replace(metadata, creation=stat.creation), stat.version, stat.ctime_ms, stat.mtime_ms)
 
 
-def is_another(before: int, creation: int) -> bool:
-    """Return whether a node that this change created is certainly another one than that of metadata, by its `creation`
-    (0: unknown). An older one is what a server shows that lags behind."""
-    return 0 < before < creation
+def require_same(ledger_id: int, metadata: LedgerMetadata, creation: int) -> None:
+    """Raise NoSuchLedger if a node that the change `creation` created is certainly not that of some metadata.
 
-
-def another_ledger(ledger_id: int) -> NoSuchLedger:
-    """Return the error that a ledger was deleted, and another one has its id."""
-    why = f"ledger {ledger_id} does not exist any more: it was deleted, and another one was created under its id"
-    return NoSuchLedger(why, ledger_id=ledger_id)
+    An older node is what a server shows that lags behind.
+    """
+    if 0 < metadata.creation < creation:
+        why = f"ledger {ledger_id} does not exist any more: it was deleted, and another one was created under its id"
+        raise NoSuchLedger(why, ledger_id=ledger_id)
 
 
 async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> LedgerManager:

@@ -281,7 +281,7 @@ class MemoryTree(Tree):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
-    ) -> str:
+    ) -> tuple[str, Stat]:
         self._check()
         if make_parents:
             above = parent_of(path)
@@ -291,7 +291,8 @@ class MemoryTree(Tree):
                 above = parent_of(above)
             for parent in reversed(missing):
                 self._store.write([Create(parent)], 0, False)
-        return self._store.write([Create(path, data)], self._session_id if ephemeral else 0, sequential)[0]
+        (created,) = self._store.write([Create(path, data)], self._session_id if ephemeral else 0, sequential)
+        return created, self._store.node(created).stat()
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         self._check()

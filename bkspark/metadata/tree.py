@@ -118,8 +118,8 @@ class Tree(ABC):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
-    ) -> str:
-        """Create a node and return its path (`sequential` appends ten digits).
+    ) -> tuple[str, Stat]:
+        """Create a node and return its path (`sequential` appends ten digits) and Stat.
 
         Raises:
             NodeExists: the path is taken.

@@ -375,16 +375,16 @@ class ZooKeeperTree(Tree):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
-    ) -> str:
-        created: str = await self._call(
+    ) -> tuple[str, Stat]:
+        created, stat = await self._call(
             "the creation",
             path,
             lambda: self._client.create_async(
-                path, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
+                path, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents, include_data=True
             ),
             data_bytes=len(data),
         )
-        return created
+        return created, _stat(stat)
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         stat = await self._call(

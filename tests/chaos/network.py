@@ -140,12 +140,12 @@ class RoutedTree(Tree):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
-    ) -> str:
-        created = await self._inner.create(
+    ) -> tuple[str, Stat]:
+        created, stat = await self._inner.create(
             path, data, ephemeral=ephemeral, sequential=sequential, make_parents=make_parents
         )
         self._note(created, data, 0)
-        return created
+        return created, stat
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         stat = await self._inner.set(path, data, version)

@@ -169,6 +169,26 @@ def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tm
         client.delete(ledger_id)
 
 
+def test_metadata_dumped_of_an_open_ledger_replace_those_of_the_ledger_restored_from_them(
+    cluster: Cluster, console: Console, tmp_path: Path
+) -> None:
+    """What was dumped has the token of the first creation. The ledger has the token of the second."""
+    with Client(cluster.uri) as client:
+        writer = client.create()
+        ledger_id, file = writer.ledger_id, tmp_path / "metadata"
+        console.json("ledger", "dump", ledger_id, file)
+        before = client.metadata(ledger_id)
+        assert before.ctoken
+        client.delete(ledger_id)
+        console.json("ledger", "restore", ledger_id, file)
+        assert client.metadata(ledger_id).ctoken not in (0, before.ctoken)
+        console.json("ledger", "restore", ledger_id, file, "--update")
+        assert client.metadata(ledger_id).fragments == before.fragments
+        assert client.metadata(ledger_id).ctoken == 0, "changed"
+        client.delete(ledger_id)
+        writer.abandon()
+
+
 def test_entries_of_one_copy_are_printed_as_they_are_read(
     zookeeper: ZooKeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, MetadataVersion
 from bkspark.log import Log, SegmentFacts, SegmentOwner
 from bkspark.log.writer import LedgerOptions, create_ledger
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Operation
+from bkspark.metadata.tree import Operation, Stat
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
 
@@ -157,7 +157,7 @@ class StallingTree(MemoryTree):
         if self._left == -1:
             await self._then()
 
-    async def create(self, path: str, data: bytes = b"", **options: Any) -> str:
+    async def create(self, path: str, data: bytes = b"", **options: Any) -> tuple[str, Stat]:
         await self._stall()
         return await super().create(path, data, **options)
 

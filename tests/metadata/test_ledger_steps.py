@@ -151,6 +151,41 @@ def test_ledger_under_the_id_of_a_deleted_one_is_not_changed_though_the_version_
     run(test)
 
 
+def test_creator_knows_its_ledger_after_a_lost_answer() -> None:
+    """The node that it then finds has its token."""
+
+    async def test(store: MemoryStore, ledgers: LedgerStore) -> None:
+        await ledgers.create(METADATA, ledger_id=6)
+        store.faults[store.writes] = Fault.LOST_AFTER
+        _, created = await ledgers.create(METADATA, ledger_id=7)
+        assert not store.faults
+        assert created.metadata.creation == (await ledgers.read(7)).metadata.creation > 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_answered", [False, True], ids=["its answer is lost", "its answer comes"])
+def test_write_that_may_have_reached_another_ledger_is_not_reported_as_one_to_its_own(*, is_answered: bool) -> None:
+    """The other ledger comes after the look-up. Its metadata may become equal to those that were to be written."""
+
+    async def test(store: MemoryStore, ledgers: LedgerStore) -> None:
+        _, created = await ledgers.create(METADATA, ledger_id=7)
+        closed = created.metadata.closed(3, 30)
+
+        async def replaced_by_another() -> None:
+            await ledgers.delete(7)
+            _, other = await ledgers.create(METADATA, ledger_id=7)
+            if not is_answered:
+                await ledgers.write(7, other.metadata.closed(3, 30), other.version)
+                raise MetadataError("the connection to the metadata store was lost")
+
+        late = LedgerStore(Meanwhile(store, set=replaced_by_another), URI)
+        with pytest.raises(NoSuchLedger, match="another one was created under its id"):
+            await late.write(7, closed, created.version)
+
+    run(test)
+
+
 def test_write_that_the_store_refuses_is_not_tried_again() -> None:
     """Such as one that is too large: each further try would cost all users of the session their connection."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -114,7 +115,7 @@ def flat(uri):
 
 async def apaches_ledger(tree, uri):
     """Create a ledger as Apache's FlatLedgerManagerFactory does; return its id (docs/protocol.md §4.2, §4.5)."""
-    node = await tree.create(f"{uri.root}/ID-", ephemeral=True, sequential=True)
+    node, _ = await tree.create(f"{uri.root}/ID-", ephemeral=True, sequential=True)
     await tree.delete(node)
     ledger_id = int(node[-10:])
     await tree.create(f"{uri.root}/L{ledger_id:010d}", encoding.encode(METADATA))
@@ -148,7 +149,7 @@ def test_flat_cluster_gives_no_id_of_the_counter_before_again(trees):
         await tree.create(f"{uri.root}/idgen")
         before = []
         for number in range(40):
-            node = await tree.create(f"{uri.root}/idgen/ID-", ephemeral=True, sequential=True)
+            node, _ = await tree.create(f"{uri.root}/idgen/ID-", ephemeral=True, sequential=True)
             await tree.delete(node)
             if number % 8 == 0:
                 await ledgers.create(METADATA, ledger_id=int(node[-10:]))
@@ -273,6 +274,44 @@ def test_late_change_does_not_reach_another_ledger_with_the_same_id_and_version(
             assert (await ledgers.read(77)).version == changes
             await ledgers.write(77, late[1].metadata.closed(4, 40), late[1].version)
             await ledgers.delete(77)
+
+    trees.run(test)
+
+
+def test_late_change_by_the_creator_does_not_reach_another_ledger_whatever_its_version(trees):
+    """Not the creator's node: it loses the compare-and-set, but must not take the other one's metadata for its own."""
+
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        for changes in range(3):
+            _, created = await ledgers.create(METADATA, ledger_id=77)
+            assert created == await ledgers.read(77)
+            assert created.metadata.creation == (await ledgers.read(77)).metadata.creation > 0
+            await ledgers.delete(77)
+            _, other = await ledgers.create(METADATA, ledger_id=77)
+            for number in range(changes):
+                changed = replace(other.metadata, custom_metadata={"changes": b"%d" % number})
+                other = await ledgers.write(77, changed, other.version)
+            with pytest.raises(NoSuchLedger, match="another one was created under its id"):
+                await ledgers.write(77, created.metadata.closed(3, 30), created.version)
+            assert await ledgers.read(77) == other
+            await ledgers.delete(77)
+
+    trees.run(test)
+
+
+def test_metadata_of_unknown_origin_are_written_on_the_version_alone(trees):
+    """Such as those of a file: they name no node, and may have the token of another creation."""
+
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        _, created = await ledgers.create(METADATA, ledger_id=77)
+        from_file = encoding.decode(encoding.encode(created.metadata), 77)
+        await ledgers.delete(77)
+        await ledgers.create(METADATA, ledger_id=77)
+        assert (await ledgers.write(77, from_file, 0)).version == 1
+        with pytest.raises(MetadataVersion):
+            await ledgers.write(77, from_file.closed(3, 30), 0)
 
     trees.run(test)
 

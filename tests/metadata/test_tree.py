@@ -14,8 +14,9 @@ from bkspark.metadata.zookeeper import open_tree
 
 def test_node_is_read_as_it_was_written_and_versions_count_writes(trees):
     async def test(tree):
-        await tree.create(f"{trees.uri.root}/a", b"one", make_parents=True)
+        created = await tree.create(f"{trees.uri.root}/a", b"one", make_parents=True)
         data, stat = await tree.get(f"{trees.uri.root}/a")
+        assert created == (f"{trees.uri.root}/a", stat)
         assert (data, stat.version, stat.session_owner, stat.children) == (b"one", 0, 0, 0)
         assert (await tree.set(f"{trees.uri.root}/a", b"two", 0)).version == 1
         with pytest.raises(MetadataVersion):
@@ -47,10 +48,13 @@ def test_missing_and_taken_paths_are_named_errors(trees):
 def test_sequential_nodes_ascend_and_ephemeral_ones_end_with_their_session(trees):
     async def test(first, second):
         await first.create(trees.uri.root, make_parents=True)
-        paths = [await first.create(f"{trees.uri.root}/n-", sequential=True, ephemeral=True) for _ in range(3)]
+        prefix = f"{trees.uri.root}/n-"
+        created = [await first.create(prefix, sequential=True, ephemeral=True) for _ in range(3)]
+        paths = [path for path, _ in created]
         assert paths == sorted(paths)
         assert len(set(paths)) == 3
         stat = await second.exists(paths[0])
+        assert created[0] == (paths[0], stat)
         assert stat.session_owner == first.session_id != second.session_id
         await first.close()
         assert await second.children(trees.uri.root) == []

@@ -96,8 +96,9 @@ class SimulatedTree(MemoryTree):
         await self._process.call()
         return await super().children(path)
 
-    async def create(self, path: str, data: bytes = b"", **options: Any) -> str:
-        return cast(str, await self._write(lambda: super(SimulatedTree, self).create(path, data, **options)))
+    async def create(self, path: str, data: bytes = b"", **options: Any) -> tuple[str, Stat]:
+        created = await self._write(lambda: super(SimulatedTree, self).create(path, data, **options))
+        return cast(tuple[str, Stat], created)
 
     async def delete(self, path: str, version: int = -1) -> None:
         await self._write(lambda: super(SimulatedTree, self).delete(path, version))

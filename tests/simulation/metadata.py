@@ -102,10 +102,10 @@ class Metadata:
         self._note(client, path, data, stat)
         return stat
 
-    def create(self, client: str, path: str, data: bytes) -> str:
-        created = run_now(self._inner.create(path, data, make_parents=True))
-        self._note(client, path, data, run_now(self._inner.exists(path)))
-        return created
+    def create(self, client: str, path: str, data: bytes) -> tuple[str, Stat]:
+        created, stat = run_now(self._inner.create(path, data, make_parents=True))
+        self._note(client, path, data, stat)
+        return created, stat
 
     def get(self, path: str, seen: int) -> tuple[bytes, Stat]:
         """Return a node as it is, or as a lagging server has it, never below version `seen`."""
@@ -121,12 +121,13 @@ class Metadata:
     def listing(self, path: str) -> tuple[list[str], Stat]:
         return run_now(self._inner.listing(path))
 
-    def exists(self, path: str) -> Stat | None:
-        return run_now(self._inner.exists(path))
+    def exists(self, path: str, seen: int) -> Stat | None:
+        """Return the Stat of a node that `get` returns; None if it does not exist."""
+        return None if self.store.find(path) is None else self.get(path, seen)[1]
 
     def version(self, path: str) -> int:
-        stat = self.exists(path)
-        return -1 if stat is None else stat.version
+        node = self.store.find(path)
+        return -1 if node is None else node.version
 
     def _note(self, client: str, path: str, data: bytes, stat: Stat) -> None:
         self._versions.setdefault(path, []).append((self.world.now, data, stat))
@@ -162,7 +163,10 @@ class SimulatedTree(Tree):
         return data, stat
 
     async def exists(self, path: str) -> Stat | None:
-        return await self._call(lambda: self._metadata.exists(path))
+        stat = await self._call(lambda: self._metadata.exists(path, self._seen.get(path, -1)))
+        if stat is not None:
+            self._seen[path] = stat.version
+        return stat
 
     async def children(self, path: str) -> list[str]:
         return await self._call(lambda: self._metadata.children(path))
@@ -178,7 +182,7 @@ class SimulatedTree(Tree):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
-    ) -> str:
+    ) -> tuple[str, Stat]:
         assert not ephemeral
         assert not sequential
         return await self._call(lambda: self._metadata.create(self._client.name, path, data))

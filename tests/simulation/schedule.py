@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from bkspark.core.limits import nanoseconds
@@ -148,8 +148,8 @@ class Schedule:
         metadata = LedgerMetadata(*plan.quorums, (Fragment(0, bookies),))
         # The owner has created its ledger before the schedule begins.
         path = ROOT + paths.ledger_path(LEDGER_ID, LedgerManager.FLAT)
-        self.metadata.create(OWNER, path, encoding.encode(metadata))
-        return self.metadata.current(LEDGER_ID)
+        _, stat = self.metadata.create(OWNER, path, encoding.encode(metadata))
+        return Versioned(replace(metadata, creation=stat.creation), stat.version, stat.ctime_ms, stat.mtime_ms)
 
     # ---- the phases ----
 
