@@ -126,7 +126,7 @@ def open_log_collected() -> Plant:
 
 
 def one_proof() -> Plant:
-    async def round_of_proofs(self: DeletionProofs, pace: Any, now_s: float) -> np.ndarray:
+    async def round_of_proofs(self: DeletionProofs, pace: Any, on_kept: Any, now_s: float) -> np.ndarray:
         unlisted = gc_policy.UnlistedLedgers(self._index.ledger_ids())
         async for page in self._metadata_view.listed():
             unlisted.note(page)
