@@ -53,12 +53,12 @@ class MadeUpTree(MemoryTree):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
-    ) -> str:
+    ) -> tuple[str, Stat]:
         # As over a network, others have a turn: what a client does in the background.
         await asyncio.sleep(0)
         if path == _ID_PREFIX:
             self._generated += 1
-            return f"{path}{self._generated - 1:010d}"
+            return f"{path}{self._generated - 1:010d}", Stat(0, 0, 0, 0, 0, 0)
         ledger_id = paths.parse_ledger_path(path.removeprefix("/ledgers/"))
         if ledger_id is None:
             return await super().create(
@@ -67,7 +67,7 @@ class MadeUpTree(MemoryTree):
         if ledger_id != self.ledgers:
             raise NodeExists(f"metadata node {path} exists already")
         self.ledgers += 1
-        return path
+        return path, Stat(0, 0, 0, 0, 0, 0)
 
     async def delete(self, path: str, version: int = -1) -> None:
         if not path.startswith(_ID_PREFIX):

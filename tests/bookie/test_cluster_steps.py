@@ -14,7 +14,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
-from bkspark.metadata.tree import ANY_VERSION
+from bkspark.metadata.tree import ANY_VERSION, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import DigestType, master_key
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
@@ -167,7 +167,7 @@ class TurningBack(MemoryTree):
         """The sessions of the writable and the read-only node after each change."""
         self._bench = bench
 
-    async def create(self, path: str, *arguments: Any, **options: Any) -> str:
+    async def create(self, path: str, *arguments: Any, **options: Any) -> tuple[str, Stat]:
         created = await super().create(path, *arguments, **options)
         if path.startswith("/ledgers/available/readonly/") and self.registration is not None:
             self.registration.change(read_only=False)

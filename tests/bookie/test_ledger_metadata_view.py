@@ -17,6 +17,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import underreplication_path
+from bkspark.metadata.tree import Stat
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from tests.bookie.metadata_views import OTHER, URI, US, Follower, metadata, with_cluster
@@ -139,7 +140,7 @@ class LockedTree(MemoryTree):
     before_lock: Callable[[], Awaitable[object]] | None = None
     loses_deletions = False
 
-    async def create(self, path: str, data: bytes = b"", **options: Any) -> str:
+    async def create(self, path: str, data: bytes = b"", **options: Any) -> tuple[str, Stat]:
         if "/locks/" in path and self.before_lock is not None:
             await self.before_lock()
         return await super().create(path, data, **options)

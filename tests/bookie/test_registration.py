@@ -12,6 +12,7 @@ from bkspark.errors import MetadataError, NodeExists
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import Fault, MemoryTree
 from bkspark.metadata.registration import REASON
+from bkspark.metadata.tree import Stat
 from bookie_service.cluster.registration import SETTLE_S, Registration
 from tests.bookie.registrations import ADDRESS, ID, READ_ONLY, TIMEOUT_S, URI, WRITABLE, Bench, run
 
@@ -121,7 +122,7 @@ class Defective(MemoryTree):
 
     fails = False
 
-    async def create(self, path: str, *arguments: Any, **named: Any) -> str:
+    async def create(self, path: str, *arguments: Any, **named: Any) -> tuple[str, Stat]:
         if self.fails:
             self.fails = False
             raise RuntimeError("a defect")

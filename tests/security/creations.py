@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bkspark.metadata.tree import Create, Operation
+from bkspark.metadata.tree import Create, Operation, Stat
 from bkspark.metadata.zookeeper import ZooKeeperTree
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ class RecordedTree(ZooKeeperTree):
                 self.creating.add((str(path.relative_to(ROOT)), frame.f_code.co_name))
             frame = frame.f_back  # type: ignore[assignment]
 
-    async def create(self, path: str, data: bytes = b"", **kind: bool) -> str:
+    async def create(self, path: str, data: bytes = b"", **kind: bool) -> tuple[str, Stat]:
         self._note()
         return await super().create(path, data, **kind)
 

@@ -86,7 +86,7 @@ def test_session_has_the_identity_that_its_keys_prove(server: ClosedZooKeeper, n
         tree = await server.session(keys | ({"zkEnableSecurity": "true"} if own else {}))
         try:
             assert set(await tree.identities()) - {("ip", "127.0.0.1")} == own
-            path = await tree.create("/identity-", sequential=True)
+            path, _ = await tree.create("/identity-", sequential=True)
             closed = tuple(Acl(scheme, user, ALL) for scheme, user in own)
             assert (await tree.acl(path))[0] == (closed or OPEN)
         finally:
@@ -143,7 +143,7 @@ def test_session_logs_in_again_after_a_lost_connection(server: ClosedZooKeeper) 
             tree = await open_tree(uri, options_of(server.login()), session_timeout_s=20.0)
             try:
                 session = tree.session_id
-                path = await tree.create("/again-", b"1", ephemeral=True, sequential=True)
+                path, _ = await tree.create("/again-", b"1", ephemeral=True, sequential=True)
                 for version in range(3):
                     link.cut()
                     link.restore()
@@ -292,7 +292,7 @@ def test_refused_request_names_the_node_and_the_client(server: ClosedZooKeeper) 
         stranger = await server.session(server.login("stranger"))
         anonymous = await server.session()
         try:
-            path = await owner.create("/owned-", sequential=True)
+            path, _ = await owner.create("/owned-", sequential=True)
             with pytest.raises(MetadataAccessDenied, match=rf"the read of {path}.*section Client of .*stranger.jaas"):
                 await stranger.get(path)
             with pytest.raises(MetadataAccessDenied, match=rf"the write of {path}.*names no JAAS file"):
