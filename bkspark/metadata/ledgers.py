@@ -237,7 +237,7 @@ class LedgerStore:
 
         A version does not tell a ledger from one that was created under its id after its deletion. So `creation` of the
         metadata, if it is known, is first compared with the node's. The store does not compare it again: another ledger
-        that comes in between, or that a server which lags behind does not show yet, is written over if it has the
+        that comes in between, or that a server that lags does not show yet, is written over if it has the
         expected version.
 
         Raises:
@@ -253,7 +253,7 @@ class LedgerStore:
             for _ in range(WRITE_TRIES_MAX):
                 if metadata.creation:
                     before = await self._tree.exists(path)
-                    # If there is no node, the write tells whether this server only lags behind.
+                    # If there is no node, the write tells whether this server only lags.
                     require_same(ledger_id, metadata, 0 if before is None else before.creation)
                 stat = await self._write_once(path, data, version)
                 if stat is not None:
@@ -341,7 +341,7 @@ def _versioned(metadata: LedgerMetadata, stat: Stat) -> Versioned:
 def require_same(ledger_id: int, metadata: LedgerMetadata, creation: int) -> None:
     """Raise NoSuchLedger if a node that the change `creation` created is certainly not that of some metadata.
 
-    An older node is what a server shows that lags behind.
+    A server that lags shows an older node.
     """
     if 0 < metadata.creation < creation:
         why = f"ledger {ledger_id} does not exist any more: it was deleted, and another one was created under its id"

@@ -205,7 +205,12 @@ def test_ledger_left_open_is_recovered_with_every_entry(tmp_path, quorums, count
 
 
 def test_large_entries_that_a_recovery_copies_carry_the_bytes_up_to_each(tmp_path):
-    """§3.1: the length in an entry's header. A window of them is sent in several pieces."""
+    """§3.1: the length in an entry's header. A window of them is sent in several pieces.
+
+    How many are confirmed to the bookies before the others are sent, and so not copied, is chance: one of five
+    recoveries must copy several.
+    """
+    counts = []
 
     async def test(cluster):
         client = cluster.client()
@@ -220,13 +225,14 @@ def test_large_entries_that_a_recovery_copies_carry_the_bytes_up_to_each(tmp_pat
         assert spare in closed.last_fragment.bookies
         context = await client.context()
         reads = ReplicaReads(context.pool, writer.ledger_id, EntryDigest(closed.digest, b""))
-        # Entries that were confirmed to the bookies before the others were sent are not copied. The last one never was.
         copied = range(closed.last_fragment.first_entry, 6)
-        assert copied
+        counts.append(len(copied))
         lengths = [await reads.length_at(spare, entry_id) for entry_id in copied]
         assert lengths == [300_000 * (entry_id + 1) for entry_id in copied]
 
-    run(tmp_path, test, bookies=4)
+    while len(counts) < 5 and max(counts, default=0) < 2:
+        run(tmp_path / str(len(counts)), test, bookies=4)
+    assert max(counts) >= 2
 
 
 def test_many_recoverers_agree(tmp_path):
