@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
@@ -10,11 +9,8 @@ import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.ledger import Cluster
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.memory import MemoryStore
-from bkspark.metadata.registration import BookieAddress
-from bkspark.metadata.uri import MetadataUri
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
 from bookie_service.admin.http.cluster_v1 import PAGE_LEDGERS, ClusterApi
@@ -24,6 +20,7 @@ from bookie_service.operation.long_operations import LongOperations
 from bookie_service.replication.cluster_commands import ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.operator_parts import audited
+from tests.bookie.registered_bookies import run_with
 from tests.ledger.in_process import URI
 
 BOOKIE = "127.0.0.1:1"
@@ -56,17 +53,7 @@ class Api:
 
 
 def run(test: Callable[[Api], Awaitable[None]]) -> None:
-    async def running() -> None:
-        api = Api()
-        await BookieRegistry(await api.cluster.tree(), MetadataUri.parse(URI)).initialize_cluster()
-        await (await api.cluster.context()).registry.register(BOOKIE, BookieAddress("127.0.0.1", 1))
-        try:
-            await test(api)
-        finally:
-            await api.operations.close()
-            await api.commands.close()
-
-    asyncio.run(running())
+    run_with(Api(), [BOOKIE], test)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ import pytest
 
 from bkspark.ledger import Cluster
 from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, BookiePlan, BookiePlans
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.memory import MemoryStore
-from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bkspark.security.roles import Role
 from bookie_service.admin.http.api_v2 import ApiV2
@@ -24,6 +22,7 @@ from bookie_service.admin.http.routing import Routes
 from bookie_service.operation.long_operations import UNFINISHED_MAX, LongOperation, LongOperations
 from bookie_service.replication.cluster_commands import ClusterCommands
 from bookie_service.replication.options import AutoRecoveryOptions
+from tests.bookie.registered_bookies import run_with
 from tests.ledger.in_process import URI
 from tests.metadata.meanwhile import Meanwhile
 from tests.polling import until
@@ -52,19 +51,7 @@ class Api:
 
 
 def run(test: Callable[[Api], Awaitable[Any]]) -> None:
-    async def running() -> None:
-        api = Api()
-        await BookieRegistry(await api.cluster.tree(), MetadataUri.parse(URI)).initialize_cluster()
-        registry = (await api.cluster.context()).registry
-        for number, bookie in enumerate(BOOKIES, 1):
-            await registry.register(bookie, BookieAddress("127.0.0.1", number))
-        try:
-            await test(api)
-        finally:
-            await api.operations.close()
-            await api.commands.close()
-
-    asyncio.run(running())
+    run_with(Api(), BOOKIES, test)
 
 
 def test_a_drain_that_waits_delays_no_drain_of_another_bookie() -> None:
