@@ -13,7 +13,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bkspark.pulsar.avro import arrow_of_avro, with_full_names
-from bkspark.pulsar.schemas import Schema
+from bkspark.pulsar.schemas import AVRO_READ_OFFSET, Schema
 from bkspark.pulsar.values import decoder_of
 
 fastavro = pytest.importorskip("fastavro")
@@ -362,3 +362,19 @@ def test_older_version_that_holds_itself_is_refused_before_its_values_nest() -> 
     old = record("R", ("next", ["null", "R"]))
     with pytest.raises(ValueError, match="holds itself"):
         read(old, b"\x02" * 1_000_000 + b"\0", record("R"))
+
+
+def test_bytes_before_a_value_are_passed_over_as_its_schema_says() -> None:
+    """Pulsar's sources of Kafka leave the magic byte and the schema id of Kafka's registry there."""
+    avro = record("R", ("n", "long"))
+    five = {AVRO_READ_OFFSET: "5"}
+    with_registry = Schema(0, "AVRO", json.dumps(avro).encode(), five)
+    value = written(avro, {"n": 3})
+    values = pa.array([b"\0\0\0\0\x07" + value, None])
+    assert decoder_of(with_registry)(values).to_pylist() == [{"n": 3}, None]
+    assert decoder_of(of(avro))(pa.array([value])).to_pylist() == [{"n": 3}]
+    # Each version has its own: the newest one need not have any.
+    assert decoder_of(with_registry, of(avro, 1))(values).to_pylist() == [{"n": 3}, None]
+    for short in (b"", b"\0\0\0\0\x07", value):
+        with pytest.raises(ValueError, match=r"it is not a record of its schema|another schema wrote it"):
+            decoder_of(with_registry)(pa.array([short]))

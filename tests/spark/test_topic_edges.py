@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.errors import MalformedPayload, NoSuchLog
+from bkspark.errors import MalformedPayload, NoSuchLog, UnauthorizedAccess
 from bkspark.pulsar import pulsar_formats_pb2 as formats
 from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
 from tests.cluster import Cluster
@@ -129,6 +129,25 @@ def test_compacted_topic_whose_ledgers_were_all_trimmed_is_its_compacted_ledger(
     topic.writer.append_many(numbered(2))
     topic.roll()
     assert values(read(VALUE, readCompacted=True)) == [b"1", b"2"]
+
+
+def test_schemas_and_the_compacted_ledger_have_the_empty_password(
+    cluster: Cluster, topic: StoredTopic, read: Callable
+) -> None:
+    """managedLedgerPassword is that of the topic's own ledgers and of cursors."""
+    topic.schemas(("INT32", b"", {}))
+    stored = [single(Message(struct.pack(">i", number), "k"), number, schema_version=bytes(8)) for number in range(3)]
+    with Client(cluster.uri, password=b"secret") as client:
+        closed = StoredTopic(client, str(topic.name))
+        ledger = closed.ledger(stored)
+        compact(cluster, topic, ledger, 1, [compacted(ledger, 1, stored[1])])
+        cursor = formats.PositionInfo(ledgerId=ledger, entryId=0)
+        closed.subscription("s", at(ledger, -1), [cursor.SerializeToString()])
+        assert values(read(password="secret")) == [0, 1, 2]
+        assert values(read(password="secret", startingSubscription="s")) == [1, 2]
+        assert values(read(password="secret", readCompacted=True)) == [1, 2]
+        with pytest.raises(UnauthorizedAccess, match="managedLedgerPassword"):
+            read()
 
 
 def test_partitions_are_compacted_each_for_itself(cluster: Cluster, client: Client, topic: StoredTopic) -> None:
