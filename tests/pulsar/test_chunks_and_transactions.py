@@ -20,6 +20,14 @@ def test_chunks_of_two_messages_may_alternate() -> None:
     assert gathered(ChunkGatherer(), decoded(one[0], two[0], two[1], one[1], one[2], two[2])) == [b"abc", b"xyz"]
 
 
+def test_message_names_its_first_chunk_and_not_a_later_one() -> None:
+    one, entries = ChunkGatherer(), decoded(single(Message(b"p")), *chunked(Message(b"abc"), 1))
+    (uuid,) = (found for row in (1, 2, 3) if (found := one.take(entries, row)) is not None)
+    joined = one.join(uuid)
+    assert joined is not None
+    assert (bytes(joined.payload), joined.ledger_id, joined.entry_id) == (b"abc", 7, 1)
+
+
 def test_chunk_sent_again_is_passed_over_and_first_one_begins_again() -> None:
     one = chunked(Message(b"abc"), 1)
     assert gathered(ChunkGatherer(), decoded(one[0], one[1], one[1], one[2], one[2])) == [b"abc"]

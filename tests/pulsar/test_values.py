@@ -221,7 +221,15 @@ def test_times_before_1970_are_those_before_and_not_after(kind: str, stored: byt
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", struct.pack(">i", 5), struct.pack(">i", -2), struct.pack(">ii", -1, -1) + b"x"]
+    "payload",
+    [
+        b"",
+        struct.pack(">i", 5),
+        struct.pack(">i", -2),
+        struct.pack(">ii", -2, -1),
+        struct.pack(">ii", -1, -2),
+        struct.pack(">ii", -1, -1) + b"x",
+    ],
 )
 def test_key_value_that_is_cut_or_too_long_is_refused(payload: bytes) -> None:
     schema = Schema(0, "KEY_VALUE", b"", {}, Schema(0, "STRING"), Schema(0, "STRING"))
