@@ -75,6 +75,15 @@ def test_damaged_entry_before_an_open_transaction_or_of_one_that_has_ended_hides
     assert "may be the marker" not in caplog.text
 
 
+def test_damaged_marker_is_reported_beside_a_damaged_entry_before_its_transaction(
+    topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = damaged(single(Message(b"x")))
+    ledger = topic.ledger([wrong, of_transaction(1), damaged(marker(21, (0, 1))), *numbered(2)])
+    assert values(read(VALUE, mode="DROPMALFORMED")) == []
+    assert f"{topic.name}, message {ledger}:2: malformed" in caplog.text
+
+
 def test_marker_in_a_ledger_that_bookies_lack_follows_fail_on_data_loss(
     topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
