@@ -557,6 +557,7 @@ def test_tables_about_topics_come_from_metadata(cluster: Cluster, client: Client
 # ---- in Spark ----
 
 
+@pytest.mark.every_spark
 def test_topic_is_read_by_a_spark_session_in_batch_and_as_a_stream(
     spark: Any, cluster: Cluster, topic: StoredTopic, tmp_path: Path
 ) -> None:
