@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 
 from bkspark.wire import v2
@@ -55,6 +56,17 @@ def test_entry_that_came_again_is_read_as_it_came_last_also_among_others() -> No
     assert everything(twin) == [entry(5, 0), entry(5, 1), newer, entry(5, 3)]
     twin.checkpoint()
     assert everything(twin) == [entry(5, 0), entry(5, 1), newer, entry(5, 3)]
+
+
+def test_neither_the_last_entry_of_a_ledger_in_limbo_is_told_nor_that_it_lacks_one() -> None:
+    """docs/protocol.md §6.10: a negative answer would be taken as certain. V2 says EIO instead."""
+    twin, client = new_twin(), Client()
+    add(twin, (5, 0), (5, 1))
+    twin.store.limbo.begin([5])
+    assert twin.read(5, v2.LAST_ENTRY)[0] == Status.EIO
+    twin.serve(client, v2.encode_reads(5, np.array([7, 8, 9]), 0, KEY))
+    twin.settle()
+    assert client.statuses == [Status.EIO] * 3
 
 
 def test_only_a_higher_explicit_lac_is_kept() -> None:
