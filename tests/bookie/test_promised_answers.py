@@ -58,7 +58,7 @@ def test_entry_that_came_again_is_read_as_it_came_last_also_among_others() -> No
     assert everything(twin) == [entry(5, 0), entry(5, 1), newer, entry(5, 3)]
 
 
-def test_neither_the_last_entry_of_a_ledger_in_limbo_is_told_nor_that_it_lacks_one() -> None:
+def test_ledger_in_limbo_has_no_known_last_entry_and_no_certain_absence() -> None:
     """docs/protocol.md §6.10: a negative answer would be taken as certain. V2 says EIO instead."""
     twin, client = new_twin(), Client()
     add(twin, (5, 0), (5, 1))
