@@ -22,7 +22,8 @@ class EnsembleChange:
         self, slots: Slots, fragments: tuple[Fragment, ...], random: RandomSource, *, is_published: bool
     ) -> None:
         self.fragments = fragments
-        """The ledger's fragments with the changes that are in force. Set by `adopt` and `follow`."""
+        """The ledger's fragments with the changes that are in force. Set by `adopt`. Only a recovery needs them:
+        elsewhere the stored metadata have the changes, and those of re-replication, too."""
         self.is_published = is_published
         """Whether a change takes effect only when it is stored; in recovery it takes effect at once. Constant."""
         self._slots = slots
@@ -83,10 +84,6 @@ class EnsembleChange:
     def is_ours(self, theirs: Fragment, lac: int) -> bool:
         """Return whether the last stored fragment is the proposed one."""
         return theirs == Fragment(lac + 1, self._proposed)
-
-    def follow(self, fragments: tuple[Fragment, ...]) -> None:
-        """Take the stored fragments: re-replication has replaced bookies of earlier fragments."""
-        self.fragments = fragments
 
     def adopt(self, fragments: tuple[Fragment, ...]) -> list[tuple[Slot, str]]:
         """Put the proposed ensemble into effect; return the slots that get another bookie, with that bookie."""

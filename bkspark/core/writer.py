@@ -320,7 +320,6 @@ class WriterCore:
         # Re-replication has replaced bookies of earlier fragments, possibly after our own write, whose answer was lost.
         if current.last_fragment == self._pipeline.metadata.last_fragment:
             self._pipeline.metadata, self._pipeline.version = current, version
-            self.change.follow(current.fragments)
             return self.change.find(self.slots.to_replace)
         if self.change.is_ours(current.last_fragment, self.lac):
             return self.on_metadata_written(current, version)

@@ -119,7 +119,7 @@ async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, 
         if held <= listed.first_entry:
             continue
         available = held - max(listed.first_entry, start.entry_id if listed.ordinal == start.ordinal else 0)
-        if not count or available > count:
+        if available > count:
             return Position(listed.ordinal, listed.ledger_id, held - count)
         count -= available
     return start

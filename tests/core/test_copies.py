@@ -21,6 +21,7 @@ def test_share_is_that_of_the_slots_at_the_mean_size() -> None:
 
 def test_open_and_empty_ledgers_have_no_bytes() -> None:
     assert share_of(ledger((0, "abc"), (60, "bcd")), {"b"}) == CopyEstimate(2, 40, 0, True)
+    assert share_of(ledger((0, "abc"), (60, "bcd")), {"a"}) == CopyEstimate(1, 40, 0, False), "it gets no more entries"
     empty = ledger((0, "abc"), state=LedgerState.CLOSED, last_entry=-1, length=0)
     assert share_of(empty, {"a"}) == CopyEstimate(1, 0, 0, False)
 

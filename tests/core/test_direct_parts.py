@@ -243,6 +243,30 @@ def test_bookie_lags_from_the_limit_of_entries_on() -> None:
         assert not left_out.lags(slots.all[1], -1)
 
 
+def test_bookie_holds_up_once_its_oldest_answer_is_due_for_longer_than_it_may_take() -> None:
+    slots, pending = Slots(THREE, -1), PendingEntries(-1)
+    left_out, sent_ns, count = (
+        LeftOutBookies(slots, pending, LIMITS),
+        10 * LIMITS.add_timeout_ns,
+        LIMITS.hold_up_entries,
+    )
+    pending.add(entries(0, count), sent_ns)
+    for slot in slots.all:
+        slot.send(entries(0, count), 0, sent_ns)
+    slots.all[1].count_answers(np.arange(count), (0, count))
+    due_ns = sent_ns + LIMITS.add_timeout_ns
+    assert [left_out.holds_up(slots.all[0], now_ns) for now_ns in (due_ns, due_ns + 1)] == [False, True]
+
+
+def test_bookie_that_registers_before_its_first_probe_is_planned_has_no_probe_to_hasten() -> None:
+    slots = Slots(THREE, -1)
+    left_out = LeftOutBookies(slots, PendingEntries(-1), LIMITS)
+    left_out.on_left_out(slots.all[2])
+    left_out.note_registered({"b1"}, 5)
+    left_out.note_registered({"b3"}, 6)
+    assert slots.all[2].probe is None
+
+
 def test_trial_fails_after_twice_its_time_or_a_silence() -> None:
     slots, pending = Slots(THREE, -1), PendingEntries(-1)
     left_out, slot = LeftOutBookies(slots, pending, LIMITS), slots.all[0]

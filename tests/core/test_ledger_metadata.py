@@ -111,3 +111,26 @@ def test_ensemble_changes_from_its_first_entry_on_and_replaces_one_that_got_no_e
 def test_bookie_with_a_name_that_cannot_be_is_refused(bookie):
     with pytest.raises(ValueError, match="bookie"):
         LedgerMetadata(2, 2, 2, (Fragment(0, ("b1", bookie)),))
+
+
+def test_entry_is_in_the_last_fragment_that_begins_at_it_or_before() -> None:
+    """docs/protocol.md §5.4: the new fragment begins at LAC + 1."""
+    found = metadata((0, THREE), (4, ("a:1", "b:1", "d:1")), (9, ("a:1", "d:1", "e:1")))
+    first, second, third = found.fragments
+    assert [found.fragment_of(entry_id) for entry_id in (0, 3, 4, 8, 9, 20)] == [
+        first,
+        first,
+        second,
+        second,
+        third,
+        third,
+    ]
+    with pytest.raises(ValueError, match="negative"):
+        found.fragment_of(-1)
+
+
+def test_copies_in_a_closed_ledger_carry_no_lac_above_its_end() -> None:
+    """A copy of Apache's re-replication has the last entry of the closed ledger as its LAC (bkspark.wire.lac)."""
+    bounds = metadata(state=CLOSED, last_entry=6).lac_bounds
+    assert bounds.admits(3, 6)
+    assert not bounds.admits(3, 7)

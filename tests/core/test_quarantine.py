@@ -25,6 +25,14 @@ def test_bookie_is_out_after_the_limit_of_failures_and_back_when_its_time_is_ove
     assert it.members(1821 * SECOND) == frozenset()
 
 
+def test_bookie_that_fails_all_through_its_quarantine_is_back_at_its_end():
+    it = quarantine()
+    for second in range(0, 400, 10):
+        it.on_failure("a", second * SECOND)
+    assert it.members(1819 * SECOND) == {"a"}
+    assert it.members(1820 * SECOND) == frozenset()
+
+
 def test_failures_farther_apart_than_the_window_do_not_add_up():
     it = quarantine()
     for second in range(0, 400, 31):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.recovery import WINDOW_FIRST, WINDOW_GROWTH
+from bkspark.core.metadata import Fragment
+from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_FIRST, WINDOW_GROWTH
 from bkspark.core.recovery_window import RecoveryWindow, Response
 from bkspark.errors import (
     RequestTimeout,
 )
-from tests.core.recovering import AWAY, Recovery, read_answer
+from tests.core.recovering import AWAY, BOOKIES, Recovery, read_answer
 
 
 def test_pause_of_a_refusing_bookie_doubles_until_it_answers_and_is_short_again_then() -> None:
@@ -91,6 +92,7 @@ def test_bookies_that_are_away_are_not_silent() -> None:
                     todo += read_answer(core, effect.slot, entry_id, answer)
         [rewriting] = [each for each in todo if isinstance(each, effects.RewriteEntries)]
         assert dict(rewriting.silent) == silent
+        assert all(each.slot != 2 for each in todo if isinstance(each, effects.RecoveryRead)), "it is not asked again"
 
 
 def test_ledger_of_entries_without_bytes_is_recovered() -> None:
@@ -99,3 +101,42 @@ def test_ledger_of_entries_without_bytes_is_recovered() -> None:
 
     outcome = Empty({bookie: [0, 1, 2] for bookie in ("b1", "b2", "b3")}).run()
     assert not isinstance(outcome, effects.Fail)
+
+
+def test_later_windows_are_read_from_the_bookies_that_were_fenced_whatever_bookies_the_copies_went_to() -> None:
+    """protocol.md, Closing a ledger as a reader: only fenced bookies say for certain that an entry is not there."""
+
+    class Changing(Recovery):
+        tells_last = False
+
+        def perform(self, effect: object) -> list[effects.RecoveryEffect]:
+            if isinstance(effect, effects.RewriteEntries):
+                self.core.on_ensemble_changed((Fragment(0, ("b7", "b8", "b9")),))
+            return super().perform(effect)  # type: ignore[no-any-return]
+
+    recovery = Changing({bookie: list(range(20)) for bookie in BOOKIES})
+    recovery.run()
+    assert len(recovery.windows) > 1
+    assert {bookie for bookie, _ in recovery.reads} <= {*BOOKIES}
+
+
+def test_window_has_room_for_entries_as_large_as_the_largest_one_before() -> None:
+    class Mixed(Recovery):
+        tells_last = False
+
+        def perform(self, effect: object) -> list[effects.RecoveryEffect]:
+            if isinstance(effect, effects.RewriteEntries):
+                self.windows.append(len(effect.payloads))
+                return self.core.on_rewritten()
+            return super().perform(effect)  # type: ignore[no-any-return]
+
+        def answer(self, effect: effects.RecoveryRead) -> list[effects.RecoveryEffect]:
+            ids = effect.entry_ids
+            answers = np.array([self.answer_of(effect.bookie, entry_id) for entry_id in ids.tolist()], np.uint8)
+            payloads = [large if entry_id == 0 else b"x" for entry_id in ids.tolist()]
+            return self.core.on_read_answers(effect.slot, ids, answers, payloads, len(large) + ids)
+
+    large = bytes(WINDOW_BYTES_MAX // 3)
+    recovery = Mixed({bookie: list(range(20)) for bookie in BOOKIES})
+    recovery.run()
+    assert recovery.windows[:2] == [WINDOW_FIRST, 3]

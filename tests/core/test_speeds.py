@@ -85,6 +85,14 @@ def test_one_answer_counts_where_the_last_one_is_long_ago() -> None:
     assert speeds.slow(BOOKIES, 100, TRY_AGAIN_S) == frozenset()
 
 
+def test_bookies_are_compared_after_exactly_as_many_answers_as_make_one_known() -> None:
+    speeds = ReadSpeeds()
+    for _ in range(KNOWN_ANSWERS_MIN):
+        assert speeds.to_try(BOOKIES, 100, 0.0) is None
+        speeds.on_answer("b1", 100, 1 * MILLISECOND, 0.0)
+    assert speeds.to_try(BOOKIES, 100, 0.0) == "b2"
+
+
 def test_client_that_reads_much_asks_each_other_bookie_once_in_ten_seconds() -> None:
     speeds = speeds_of(b1=1)
     assert speeds.to_try(BOOKIES, 100, 0.0) is None

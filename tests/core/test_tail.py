@@ -408,3 +408,13 @@ def test_proof_that_comes_after_another_bookies_news_delays_no_poll_and_needs_no
         tail.on_proven(bookie, 9, 2)
     todo = tail.wait(3)
     assert (polls(todo), looks(todo)) == (["b0", "b1"], 0)
+
+
+def test_hint_that_another_bookie_has_proven_already_needs_no_proof_and_delays_no_poll():
+    tail = Tail(metadata_of(), 5)
+    tail.wait(0)
+    hears(tail, "b0", 9, 1)
+    tail.wait(2)
+    todo = tail.on_polled("b1", 9, 3)
+    assert effects.ProveLac("b1") not in todo
+    assert (polls(todo), looks(todo)) == (["b1"], 0)

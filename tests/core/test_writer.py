@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bkspark.core import effects
@@ -283,11 +285,12 @@ def test_close_writes_the_last_acknowledged_entry():
     [
         ("closed here", WriterState.CLOSED),
         ("closed elsewhere", WriterState.FAILED),
+        ("closed beyond", WriterState.FAILED),
         ("in recovery", WriterState.FAILED),
         ("open, repaired", WriterState.CLOSING),
     ],
 )
-def test_lost_closing_compare_and_set_has_four_cases(theirs, outcome):
+def test_lost_closing_compare_and_set_has_five_cases(theirs, outcome):
     """protocol.md, Closing a ledger as a writer."""
     writer = Writer()
     writer.add(2)
@@ -297,11 +300,20 @@ def test_lost_closing_compare_and_set_has_four_cases(theirs, outcome):
     current = {
         "closed here": writer.metadata.closed(1, 2),
         "closed elsewhere": writer.metadata.closed(0, 1),
+        "closed beyond": writer.metadata.closed(2, 3),
         "in recovery": writer.metadata.in_recovery(),
         "open, repaired": writer.metadata,
     }[theirs]
     writer.take(writer.core.on_metadata_conflict(current, 9))
     assert writer.core.state is outcome
+
+
+def test_close_that_is_repeated_is_conditional_on_what_was_stored_meanwhile():
+    """protocol.md, Closing a ledger as a writer: every write of the metadata is a compare-and-set."""
+    writer = Writer()
+    writer.core.close()
+    [again] = writer.core.on_metadata_conflict(replace(writer.metadata, ctoken=7), 9)
+    assert (again.metadata, again.expected_version) == (replace(writer.metadata, ctoken=7).closed(-1, 0), 9)
 
 
 def test_recovery_keeps_ensemble_changes_to_itself():

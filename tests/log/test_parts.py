@@ -19,7 +19,7 @@ from bkspark.log.heads import HeadStore
 from bkspark.log.positions import parse_place
 from bkspark.log.retention import decode_consumer
 from bkspark.log.times import OPEN_MARKS_MAX, Mark, OpenTimes, TimeIndex, TimePageRef, decode_open
-from bkspark.log.writer import LedgerOptions
+from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryStore
 from tests.log.head_text import EXAMPLE
 from tests.log.world import World, in_world
@@ -219,3 +219,17 @@ def test_pages_of_a_range_are_those_whose_marks_apply_there() -> None:
     assert ordinals((2, 9), (3, 1)) == [1, 3]
     assert ordinals((5, 2), (9, 0)) == [5]
     assert ordinals((8, 0), (9, 0)) == []
+
+
+def test_page_of_a_time_is_the_one_before_a_page_that_begins_at_that_time() -> None:
+    """What precedes that time says which entries without a noted time may belong to it."""
+    refs = tuple(TimePageRef(ordinal, 0, 1000 * ordinal, 5, f"t{ordinal}") for ordinal in (1, 3, 5))
+    index = TimeIndex(refs, (Mark(8, 0, 8000),))
+    found = {ms: [ref.ordinal for ref in times.page_at(index, ms)] for ms in (1000, 1001, 3000, 3001, 5000, 5001)}
+    assert found == {1000: [], 1001: [1], 3000: [1], 3001: [3], 5000: [3], 5001: [5]}
+
+
+def test_ledger_is_full_at_exactly_its_limits() -> None:
+    limits = RollLimits(10, 5.0)
+    assert [limits.reached(*each) for each in ((9, 4.9), (10, 0.0), (0, 5.0))] == [False, True, True]
+    assert not RollLimits(10, None).reached(9, 1e9)

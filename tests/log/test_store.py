@@ -18,6 +18,7 @@ from bkspark.errors import (
     VersionPublished,
 )
 from bkspark.log.formats import (
+    CHANGES_MAX,
     LAST_EPOCHS_MAX,
     QUERIES_OF_A_NAME_MAX,
     TAIL_LEDGERS_MAX,
@@ -299,6 +300,26 @@ async def test_an_outcome_that_cannot_be_determined_is_reported_as_unknown(world
     racing = RacingTree(world.server, many_changes)
     with pytest.raises(MetadataError, match="it is unknown whether it took effect"):
         await LogStore(racing, "/ledgers").append_ledgers("x", closed(1))
+
+
+@pytest.mark.parametrize(("others", "is_known"), [(CHANGES_MAX - 1, True), (CHANGES_MAX, False)])
+def test_a_change_is_recognised_as_long_as_the_head_names_it_and_never_made_again(others: int, is_known: bool) -> None:
+    @in_world
+    async def test(world: World) -> None:
+        async def other_changes() -> None:
+            for epoch in range(others):
+                await world.store.append_ledgers("x", [], publisher=("other", epoch))
+
+        await world.stage(1)
+        late = LogStore(RacingTree(world.server, other_changes), "/ledgers")
+        if is_known:
+            assert (await late.append_ledgers("x", closed(1))).first_ordinal == 0
+        else:
+            with pytest.raises(MetadataError, match="it is unknown whether it took effect"):
+                await late.append_ledgers("x", closed(1))
+        assert await world.ids() == [1]
+
+    test()
 
 
 @in_world

@@ -13,11 +13,9 @@ from bkspark.errors import (
     MetadataError,
     NoSuchLog,
 )
-from bkspark.log.formats import (
-    SegmentFacts,
-)
+from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
-from tests.log.world import World, closed, in_world
+from tests.log.world import World, closed, in_world, slice_of
 
 # ---- truncating, overwriting, deleting ----
 
@@ -55,6 +53,19 @@ async def test_truncating_at_a_place_in_a_ledger_that_is_gone_changes_nothing(wo
             before = Position(0, 10, entry_id)
             assert await world.store.truncate("x", before, at_ledger_end=is_end, closed=()) == 0
     assert (await world.ids(), (await world.store.snapshot("x")).start) == ([11], start)
+
+
+@in_world
+async def test_shared_ledger_of_which_a_later_slice_stays_is_not_deleted_with_its_earlier_ones(
+    world: World,
+) -> None:
+    await world.stage(5, owner=SegmentOwner("query", "q1"))
+    await world.store.append_ledgers("x", [slice_of(5, 0, 4)], shared=[5])
+    await world.publish(6)
+    await world.store.append_ledgers("x", [slice_of(5, 5, 9)], shared=[5])
+    assert await world.store.truncate("x", Position(1, 6, 10), at_ledger_end=True, closed=()) == 1
+    await world.store.attempts.sweep("x", world.delete)
+    assert (await world.ids(), world.deleted) == ([5], [6])
 
 
 @in_world
