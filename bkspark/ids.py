@@ -57,7 +57,8 @@ def check_bookie_id(bookie_id: str) -> str:
     """
     if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() in ("readonly", ".", ".."):
         raise ValueError(
-            f"bookie id {bookie_id!r} is not usable: letters, digits and . : _ - only, and not 'readonly', '.' or '..'"
+            f"bookie id {bookie_id[:200]!r} is not usable: letters, digits and . : _ - only, and not 'readonly', '.' "
+            "or '..'"
         )
     return bookie_id
 

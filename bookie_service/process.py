@@ -34,8 +34,9 @@ from bookie_service.settings.arguments import (
     add_configuration,
     describe,
     fail,
-    run_with_extras,
+    run_reported,
     settings,
+    whole_number,
 )
 from bookie_service.settings.configuration import LOG_FORMATS, LOG_LEVELS, Configuration, load
 from bookie_service.settings.rules_file import RulesFile
@@ -51,7 +52,7 @@ _PROGRAM = "bookie"
 
 def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     """Run a bookie until `signals` stops it; return the exit code."""
-    return run_with_extras(_PROGRAM, lambda: _main(argv, signals))
+    return run_reported(_PROGRAM, lambda: _main(argv, signals))
 
 
 def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
@@ -218,8 +219,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = ServerParser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
     add_configuration(parser)
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
-    parser.add_argument("--instances", type=int, metavar="N", help="run N bookies of this host, each as a process")
-    parser.add_argument("--instance", type=int, metavar="I", help="only bookie I of --instances, or a command about it")
+    parser.add_argument(
+        "--instances", type=whole_number, metavar="N", help="run N bookies of this host, each as a process"
+    )
+    parser.add_argument(
+        "--instance", type=whole_number, metavar="I", help="only bookie I of --instances, or a command about it"
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="lowest level that is logged (logLevel)")
     parser.add_argument("--log-format", choices=LOG_FORMATS, help="format of log lines (logFormat)")
     instead = parser.add_mutually_exclusive_group()

@@ -30,6 +30,7 @@ UNSHOWN = (
     "tasks",
     "memory",
     "parent_death",
+    "child_reports",
     "stages",
     "metrics",
     "tracing",

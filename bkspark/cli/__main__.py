@@ -17,6 +17,7 @@ from bkspark.cli.arguments import USAGE, Commands, Parser
 from bkspark.cli.interruption import Interruption
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.extras import explain
+from bkspark.one_line import described_text
 from bkspark.version import VERSION
 
 FAILED = 1
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FAILED
         except OSError as error:
             return _fail(_describe(error), FAILED)
+        except UnicodeEncodeError as error:
+            return _fail(described_text(error), FAILED)
         except ModuleNotFoundError as missing:
             if reason := explain(missing):
                 return _fail(reason, FAILED)

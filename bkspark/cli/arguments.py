@@ -41,6 +41,8 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 """The largest entry accepted: Apache's default frame limit, less the room for header, ids and digest."""
 
 _AGE = re.compile(r"([0-9]{1,9}) ?([smhd])")
+SECONDS_MAX = 1_000_000_000
+"""More than 30 years. Clocks, timers and calendars accept it."""
 AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -306,17 +308,6 @@ def value_size(text: str) -> int:
     return entry_size(text)
 
 
-def above_zero(text: str, what: str = "a number") -> float:
-    """An argparse type: a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0")
-    return value
-
-
 def place_or_time(text: str) -> str | datetime:
     """An argparse type: a time (an age such as 7d, or ISO 8601), or the text of a position as it is."""
     from bkspark.log.positions import EARLIEST, LATEST
@@ -327,11 +318,12 @@ def place_or_time(text: str) -> str | datetime:
             return datetime.now(UTC) - timedelta(seconds=int(found[1]) * AGE_S[found[2]])
         return datetime.fromisoformat(text)
     except OverflowError:
-        raise argparse.ArgumentTypeError(f"{text!r} is before the year 1") from None
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is before the year 1") from None
     except ValueError:
         if not text.lstrip().startswith("{") and text.strip().lower() not in (EARLIEST, LATEST):
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a position, earliest, latest, a time such as 2026-11-21T05:00Z, nor an age such as 7d"
+                f"{text[:40]!r} is not a position, earliest, latest, a time such as 2026-11-21T05:00Z, nor an age such "
+                "as 7d"
             ) from None
         return text
 
@@ -345,8 +337,14 @@ def age(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """An argparse type: a number above 0."""
-    return above_zero(text, "a number of seconds")
+    """An argparse type: a number above 0, and of at most SECONDS_MAX."""
+    try:
+        value = float(text) if text.isascii() else 0.0
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of seconds above 0, {SECONDS_MAX} at most")
+    return value
 
 
 def port(text: str) -> int:
@@ -367,7 +365,7 @@ def key_value(text: str) -> tuple[str, str]:
     """An argparse type: `key=value` with a key."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not key=value")
     return key.strip(), value.strip()
 
 

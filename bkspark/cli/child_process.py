@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bkspark.child_reports import ending
 from bkspark.cli import private_files
 from bkspark.errors import RequestTimeout
 from bkspark.parent_death import die_with_parent
@@ -101,9 +102,7 @@ class ChildProcess:
     def ending(self) -> str:
         """Return how it ended, in words: `ended with exit code 1`, `was killed by SIGKILL`."""
         code = self.exit_code
-        if code is None:
-            return "is running"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return "is running" if code is None else ending(code)
 
     def signal(self, number: int) -> None:
         """Send a signal; does nothing if the process has ended."""

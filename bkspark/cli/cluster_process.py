@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from bkspark.child_reports import facts_in
 from bkspark.cli import private_files
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
@@ -141,8 +142,9 @@ class BookieProcess:
         """
         assert self._process is not None
         for line in self._process.lines(time.monotonic() + timeout_s):
-            self.id = json.loads(line)["id"]
-            return
+            if (facts := facts_in(line)) is not None:
+                self.id = facts["id"]
+                return
         self._process.wait(BOOKIE_STOP_TIMEOUT_S)
         reason = self._process.last_log_line() or self._process.ending()
         raise BookieUnavailable(f"bookie {self.number} ({self.id}) did not start: {reason}", bookie=self.id)

@@ -59,7 +59,7 @@ def _bytes_limit(text: str) -> int | str:
     found = _SIZE.fullmatch(text.strip())
     byte_count = int(found[1]) * SIZE_UNITS[found[2].lower()] if found else 0
     if not byte_count:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512m or 10g, nor {NO_LIMIT}")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a size such as 512m or 10g, nor {NO_LIMIT}")
     return byte_count
 
 

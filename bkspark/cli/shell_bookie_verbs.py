@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli import private_files
-from bkspark.cli.shell_language import FAILED, Failure, Options, Shell, VerbRun, confirmed, renamed_bookie, required
+from bkspark.cli.shell_language import (
+    FAILED,
+    Failure,
+    Options,
+    Shell,
+    VerbRun,
+    confirmed,
+    number_of,
+    renamed_bookie,
+    required,
+)
 from bkspark.one_line import one_line
 
 if TYPE_CHECKING:
@@ -36,13 +46,14 @@ def _numbered(word: str, suffix: str, directories: Callable[[], Sequence[Path]])
 
     As with Apache's shell, a word of digits is a number, even if a file in the working directory has this name.
     """
-    if not word.isdecimal() and Path(word).exists():
+    number = number_of(word)
+    if number is None and os.path.exists(word):
         return word
     for directory in directories():
         for path in directory.glob(f"*{suffix}"):
-            if path.name == word or (word.isdecimal() and _number_of(path) == int(word)):
+            if path.name == word or (number is not None and _number_of(path) == number):
                 return str(path)
-    raise Failure(f"there is no file {word} in {', '.join(map(str, directories()))}")
+    raise Failure(f"there is no file {word:.200} in {', '.join(map(str, directories()))}")
 
 
 def _number_of(path: Path) -> int:
@@ -93,9 +104,9 @@ def _position(options: Options, name: str) -> int | None:
     text = getattr(options, name)
     if text in (None, "-1"):
         return None
-    if not text.isdecimal():
-        raise Failure(f"-{name} {text!r} is not a position in a file")
-    return int(text)
+    if (found := number_of(text)) is None:
+        raise Failure(f"-{name} {text!r:.40} is not a position in a file")
+    return found
 
 
 def read_log_metadata(shell: Shell, options: Options) -> int:

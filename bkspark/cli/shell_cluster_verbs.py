@@ -9,7 +9,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bkspark.cli.shell_language import REFUSED, Failure, Options, Shell, confirmed, renamed_bookie, required
+from bkspark.cli.shell_language import (
+    REFUSED,
+    Failure,
+    Options,
+    Shell,
+    confirmed,
+    number_of,
+    renamed_bookie,
+    required,
+)
 from bkspark.ids import parse_host_port
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.host_names import host_name
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 
 ALL_LEDGERS = 1_000_000_000
+TEST_ENTRIES_MAX = 999_999_999
 _TEST_LINE = b"x" * 100 + b"\n"
 """An entry of 100 bytes; the newline is not stored."""
 
@@ -138,9 +148,9 @@ def simple_test(shell: Shell, options: Options) -> int:
     words = ["--ensemble", options.ensemble or 3, "--write-quorum", options.writeQuorum or 2]
     words += ["--ack-quorum", options.ackQuorum or 2]
     text = options.numEntries or "1000"
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Failure(f"-numEntries {text!r:.40} is not a number of entries")
-    count = int(text)
+    count = number_of(text)
+    if count is None or count > TEST_ENTRIES_MAX:
+        raise Failure(f"-numEntries {text!r:.40} is not a number of entries, of {TEST_ENTRIES_MAX} at most")
     with _test_entries(count) as name:
         ledger = shell.output("ledger", "write", *words, name)["ledger"]
     shell.output("ledger", "delete", ledger)
@@ -320,7 +330,7 @@ def _check_pace(options: Options) -> None:
     """Raise Failure if a number of an option is not above 0, as Apache's shell does."""
     for name in ("limit", "updatespersec", "maxOutstandingReads"):
         text = getattr(options, name) or "1"
-        if text.removeprefix("-").isdecimal() and int(text) <= 0:
+        if number_of(text) == 0 or (text.startswith("-") and number_of(text[1:]) is not None):
             raise Failure(f"-{name} {text!r:.40} is not a number above 0")
 
 

@@ -30,6 +30,11 @@ _REPLACING = (("bookie",), ("dump",), ("cluster", "recover"), ("cluster", "decom
 """The beginnings of commands that replace their process: the shell runs them as child processes."""
 
 
+def number_of(text: str) -> int | None:
+    """Return the number that a text of ASCII digits is; None: it is something else, or longer than any number here."""
+    return int(text) if _DIGITS["long"].fullmatch(text) else None
+
+
 FAILED = 255
 """Apache's -1, as a shell sees it."""
 REFUSED = 1

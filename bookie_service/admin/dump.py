@@ -39,9 +39,9 @@ from bookie_service.settings.arguments import (
     add_configuration,
     describe,
     fail,
-    identifier,
-    run_with_extras,
+    run_reported,
     settings,
+    whole_number,
 )
 from bookie_service.settings.configuration import load
 from bookie_service.storage import layout
@@ -53,7 +53,7 @@ _WITH_ENTRIES = ("journal", "entry-log")
 
 def main(argv: Sequence[str]) -> int:
     """Print what the arguments name; return the exit code."""
-    return run_with_extras(_PROGRAM, lambda: _main(argv))
+    return run_reported(_PROGRAM, lambda: _main(argv))
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -70,8 +70,7 @@ def _main(argv: Sequence[str]) -> int:
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     except BrokenPipeError:
-        # The reader of the output has left (`| head`). Python would complain again when it flushes at exit.
-        os._exit(1)
+        raise  # the reader of the output has left
     except (StorageDamaged, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     except KeyboardInterrupt:
@@ -82,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = ServerParser(prog=_PROGRAM, description="Print a bookie's files and check them; see bkspark dump --help.")
     parser.add_argument("kind", choices=list(places.KINDS), metavar="|".join(places.KINDS))
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory of a bookie, or its folder")
-    parser.add_argument("--ledger", type=identifier, metavar="ID", help="only this ledger")
-    parser.add_argument("--entry", type=identifier, metavar="ID", help="only this entry of every ledger shown")
+    parser.add_argument("--ledger", type=whole_number, metavar="ID", help="only this ledger")
+    parser.add_argument("--entry", type=whole_number, metavar="ID", help="only this entry of every ledger shown")
     parser.add_argument("--payloads", choices=FORMS, help="also print each entry's payload; with --json as base64")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_configuration(parser)

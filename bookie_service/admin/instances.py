@@ -27,6 +27,8 @@ from collections.abc import Callable, Sequence
 from subprocess import SubprocessError
 from typing import Any
 
+from bkspark.child_reports import ending, facts_in
+from bkspark.one_line import SHOWN_CHARACTERS_MAX, one_line
 from bkspark.parent_death import die_with_parent
 from bookie_service.admin.log_output import INSTANCE_VARIABLE
 from bookie_service.admin.service_manager import ServiceManager
@@ -38,7 +40,10 @@ PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 """The first and the longest pause before a bookie starts again. After serving for the longest, the first applies."""
 
+STRAY_LINES_MAX = 5
+"""How many other lines of one run of an instance are logged."""
 _LINE_BYTES_MAX = 1 << 20
+"""A longer line of an instance is not read as a whole."""
 
 
 _WRONG_CONFIGURATION = 2
@@ -139,7 +144,7 @@ class _Supervisor:
                 return
             if time.monotonic() - began >= PAUSE_S_MAX:
                 pause_s = PAUSE_S_MIN
-            logger.error("instance %d %s: it starts again in %g s", number, _ending(code), pause_s)
+            logger.error("instance %d %s: it starts again in %g s", number, ending(code), pause_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -161,7 +166,7 @@ class _Supervisor:
         # SIGTERM ends a process whose interpreter has not begun to handle it. It has promised nothing to any client.
         if code not in (0, -signal.SIGTERM):
             self._has_failed_to_stop = True
-            logger.error("instance %d %s when it was stopped", number, _ending(code))
+            logger.error("instance %d %s when it was stopped", number, ending(code))
 
     async def _run_once(self, number: int) -> int:
         """Start an instance, and return its exit code when it ends."""
@@ -183,11 +188,28 @@ class _Supervisor:
             process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
         try:
-            if line := await process.stdout.readline():
-                self._serves(number, json.loads(line))
+            await self._read(number, process.stdout)
             return await process.wait()
         finally:
             del self._processes[number]
+
+    async def _read(self, number: int, output: asyncio.StreamReader) -> None:
+        """Read what an instance prints until it ends. It prints one object when it serves; other lines are logged."""
+        serves, stray = False, 0
+        while True:
+            try:
+                line = await output.readline()
+            except ValueError:
+                line = b"a line of more than %d bytes\n" % _LINE_BYTES_MAX
+            if not line:
+                return
+            facts = None if serves else facts_in(line)
+            if facts is not None:
+                serves = True
+                self._serves(number, facts)
+            elif (stray := stray + 1) <= STRAY_LINES_MAX:
+                text = line.decode(errors="backslashreplace").strip()
+                logger.warning("instance %d printed %s", number, one_line(text[:SHOWN_CHARACTERS_MAX]))
 
     def _serves(self, number: int, facts: dict[str, Any]) -> None:
         self._facts[number] = {"instance": number, **facts}
@@ -200,11 +222,14 @@ class _Supervisor:
         await self._has_begun.wait()
         instances, failed = [self._facts[number] for number in sorted(self._facts)], sorted(self._failed)
         serving = f"{len(instances)} of {self._count} bookies serve"
+        names = ", ".join(facts["id"] for facts in instances)
+        line = f"{serving}: {names} (supervisor pid {os.getpid()})"
         if as_json:
-            print(json.dumps({"pid": os.getpid(), "instances": instances, "failed": failed}), flush=True)
-        else:
-            names = ", ".join(str(facts["id"]) for facts in instances)
-            print(f"{serving}: {names} (supervisor pid {os.getpid()})", flush=True)
+            line = json.dumps({"pid": os.getpid(), "instances": instances, "failed": failed})
+        try:
+            print(line, flush=True)
+        except OSError as error:
+            logger.warning("%s, and this cannot be printed: %s", serving, error)
         self._manager.ready(serving)
 
 
@@ -222,7 +247,3 @@ def _prepared(parent_pid: int) -> Callable[[], None]:
             tie()
 
     return prepare
-
-
-def _ending(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

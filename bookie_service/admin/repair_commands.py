@@ -59,9 +59,9 @@ from bookie_service.settings.arguments import (
     add_configuration,
     describe,
     fail,
-    identifier,
-    run_with_extras,
+    run_reported,
     settings,
+    whole_number,
 )
 from bookie_service.settings.configuration import Configuration, load
 
@@ -76,7 +76,7 @@ NICENESS = 10
 
 def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     """Run one command until it is done or `signals` stops it; return the exit code."""
-    return run_with_extras(PROGRAM, lambda: _main(argv, signals))
+    return run_reported(PROGRAM, lambda: _main(argv, signals))
 
 
 def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
                 "--skip-failing", action="store_true", help="give up ledgers whose repair fails repeatedly"
             )
         if name == "repair":
-            command.add_argument("ledger", type=identifier, metavar="LEDGER")
+            command.add_argument("ledger", type=whole_number, metavar="LEDGER")
         if name == "drain":
             drain_command.add_arguments(command)
         add_configuration(command)

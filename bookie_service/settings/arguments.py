@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from bkspark.errors import ConfigurationError
 from bkspark.extras import explain
+from bkspark.ids import INT64_MAX
+from bkspark.one_line import described_text
 
 _VARIABLE = "BK_"
 
@@ -67,10 +69,11 @@ def variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted((key, value) for key, value in found if key[:1].islower() and value.strip())
 
 
-def identifier(text: str) -> int:
-    """An argparse type: a ledger or entry id."""
-    if not (text.isascii() and text.isdigit() and int(text) < 1 << 63):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an id, a whole number of at least 0")
+def whole_number(text: str) -> int:
+    """An argparse type: a whole number of at least 0, such as the id of a ledger or an entry."""
+    # Python refuses to convert thousands of digits.
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of 0 to {INT64_MAX}")
     return int(text)
 
 
@@ -87,10 +90,21 @@ def fail(program: str, error: object, code: int) -> int:
     return code
 
 
-def run_with_extras(program: str, run: Callable[[], int]) -> int:
-    """Return the result of `run`; 1, after a line that names the extra, if a package of an extra is not installed."""
+def run_reported(program: str, run: Callable[[], int]) -> int:
+    """Return the exit code of `run`, whose output is flushed; 1, after a line that says why, if a package of an extra
+    is not installed, or the output cannot be written. No line is written if the reader of the output has left
+    (`| head`)."""
     try:
-        return run()
+        code = run()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os._exit(1)  # Python would complain again when it flushes at exit
+    except OSError as error:
+        os._exit(fail(program, describe(error), 1))
+    except UnicodeEncodeError as error:
+        return fail(program, described_text(error), 1)
     except ModuleNotFoundError as missing:
         if reason := explain(missing):
             return fail(program, reason, 1)
@@ -100,5 +114,5 @@ def run_with_extras(program: str, run: Callable[[], int]) -> int:
 def _key_value(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not key=value")
     return key.strip(), value.strip()

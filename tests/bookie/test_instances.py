@@ -19,6 +19,7 @@ import pytest
 
 from bkspark.cli.child_process import ChildProcess
 from bkspark.wire.status import Status
+from bookie_service.admin.instances import STRAY_LINES_MAX
 from tests.bookie.child import START_S, STOP_S, ports_in_a_row
 from tests.bookie.serving import Peer, stored
 from tests.polling import wait_until
@@ -256,13 +257,14 @@ class Programs:
         serves; `at_first`: before that. `pauses`: the first and the longest pause before one starts again."""
         self.log = directory / "log"
         self.python = directory / "python"
+        """Starts each program. `command` starts their supervisor."""
         self.install()
         instance = INSTANCE.replace("AT_STOP", at_stop).replace("AT_ONCE", at_once).replace("AT_FIRST", at_first)
         supervise = SUPERVISE.replace("PAUSES", str(pauses))
-        self._command = [sys.executable, "-c", supervise, str(self.python), "-c", instance]
+        self.command = [sys.executable, "-c", supervise, str(self.python), "-c", instance]
 
     def start(self, **variables: str) -> ChildProcess:
-        return ChildProcess("supervisor", self._command, self.log, environment=variables)
+        return ChildProcess("supervisor", self.command, self.log, environment=variables)
 
     def install(self) -> None:
         self.python.symlink_to(sys.executable)
@@ -327,6 +329,60 @@ def test_instance_that_cannot_be_started_again_ends_no_other(tmp_path: Path) -> 
         wait_until(lambda: "instance 2 cannot be started" in programs.log.read_text(), "a failed start")
         programs.install()
         wait_until(back.exists, "the second program to run again")
+    assert supervisor.exit_code == 0
+
+
+STRAY = {
+    "text": """print("OMP: Warning", flush=True)""",
+    "text of no encoding": """os.write(1, bytes([255, 10]))""",
+    "an empty line": """print(flush=True)""",
+    "other JSON": """print([{"id": "b"}], {}, "null", 5, sep=chr(10), flush=True)""",
+    "deep JSON": """print("[" * 100_000, flush=True)""",
+    "a long number": """print("9" * 5_000, flush=True)""",
+    "a long line": """print("x" * (3 << 20), flush=True)""",
+}
+
+
+@pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY)
+def test_instance_that_prints_something_else_first_serves_like_the_others(tmp_path: Path, stray: str) -> None:
+    """A library that printed a warning ended the supervisor, and with it all bookies of the host, by SIGKILL."""
+    programs = Programs(tmp_path, at_first=stray)
+    with programs.supervised() as (supervisor, instances):
+        assert [(facts["instance"], facts["id"]) for facts in instances] == [(1, "b"), (2, "b")]
+    assert supervisor.exit_code == 0
+    assert "instance 2 printed" in programs.log.read_text()
+
+
+def test_instance_that_prints_without_end_is_never_blocked_and_does_not_fill_the_log(tmp_path: Path) -> None:
+    """Only its first line was read: it stopped in the middle of a write when the pipe was full."""
+    printed = tmp_path / "printed"
+    at_once = f"""
+    for line in range(2_000):
+        print("a line that nothing asked for" * 100, line)
+    sys.stdout.flush()
+    pathlib.Path({str(printed)!r}).touch()
+"""
+    programs = Programs(tmp_path, at_once=at_once.strip())
+    with programs.supervised() as (supervisor, _):
+        wait_until(printed.exists, "the second program to have printed all lines")
+    assert supervisor.exit_code == 0
+    lines = [line for line in programs.log.read_text().splitlines() if "instance 2 printed" in line]
+    assert 0 < len(lines) <= STRAY_LINES_MAX
+
+
+def test_instance_that_a_signal_without_a_name_kills_starts_again(tmp_path: Path) -> None:
+    """Signals between SIGRTMIN and SIGRTMAX have numbers alone: the search for a name ended the supervisor."""
+    began = tmp_path / "began"
+    at_once = f"""
+    if not pathlib.Path({str(began)!r}).exists():
+        pathlib.Path({str(began)!r}).touch()
+        os.kill(os.getpid(), signal.SIGRTMIN + 3)
+"""
+    programs = Programs(tmp_path, at_once=at_once.strip())
+    with programs.supervised() as (supervisor, _):
+        ended = f"instance 2 was killed by signal {signal.SIGRTMIN + 3}: it starts again"
+        wait_until(lambda: ended in programs.log.read_text(), "the end of the second program")
+        assert supervisor.exit_code is None
     assert supervisor.exit_code == 0
 
 
@@ -411,6 +467,24 @@ def test_service_manager_hears_of_all_instances_from_the_supervisor_alone(tmp_pa
         "READY=1\nSTATUS=2 of 2 bookies serve",
         "STOPPING=1\nSTATUS=all bookies stop",
     ]
+
+
+def test_service_manager_hears_of_all_instances_although_their_line_cannot_be_printed(tmp_path: Path) -> None:
+    """The reader of the line may have left (`| head`). The manager waited for READY, and then ended all bookies."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "manager"))
+        manager.settimeout(START_S)
+        command = Programs(tmp_path).command
+        variables = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "manager")}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables) as supervisor:
+            assert supervisor.stdout is not None
+            supervisor.stdout.close()
+            try:
+                assert [manager.recv(4096).decode() for _ in range(2)][1].startswith("READY=1")
+                supervisor.terminate()
+                assert supervisor.wait(STOP_S) == 0
+            finally:
+                supervisor.kill()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import bkspark
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import find_java
 from bkspark.errors import ConfigurationError
+from bkspark.one_line import described_text
 from tests.cli.console import assert_one_line
 
 AWAY = "zk://127.0.0.1:1/ledgers"
@@ -97,6 +98,22 @@ def test_environment_names_the_cluster(monkeypatch, capsys):
     monkeypatch.setenv("BKSPARK_URI", "nonsense://x")
     assert main(["ledger", "list"]) == 2
     assert_one_line(capsys.readouterr(), "'nonsense://x'")
+
+
+def test_text_that_is_not_utf8_is_one_line_and_exit_code_1(tmp_path, capsys):
+    """Such a word has a lone surrogate in Python, and ended the command with a traceback when it was encoded."""
+    words = ["--journal-dirs", "j", "--ledger-dirs", "l", "--instance", "\udcff", "--uri", AWAY]
+    assert main(["cookie", "generate", "b:1", str(tmp_path / "cookie"), *words]) == 1
+    assert_one_line(capsys.readouterr(), "not UTF-8", "\\udcff")
+    assert not (tmp_path / "cookie").exists()
+
+
+def test_output_that_a_terminal_cannot_show_names_its_encoding():
+    with pytest.raises(UnicodeEncodeError) as raised:
+        "\u2713".encode("latin-1")
+    assert described_text(raised.value) == (
+        "the output has the encoding latin-1, which lacks \\u2713: set PYTHONIOENCODING=utf-8"
+    )
 
 
 def test_missing_java_is_one_line_that_names_where_it_was_looked_for(monkeypatch, tmp_path, capsys):

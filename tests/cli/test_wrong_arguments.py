@@ -7,17 +7,21 @@ answer to what the operator meant. The tests go through the parsers, so that the
 from __future__ import annotations
 
 import argparse
+import io
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bkspark.cli.__main__ import build_parser, main
-from bkspark.cli.arguments import bookie_id, key_value, log_name
+from bkspark.cli.arguments import SECONDS_MAX, bookie_id, key_value, log_name
 from bkspark.cli.restart import command_words
+from bkspark.cli.shell_verbs import VERBS
+from bookie_service import process
+from bookie_service.admin import dump, repair_commands
 from tests.cli.console import Console, assert_one_line
+from tests.cli.hostile_texts import TEXTS, leaves
 
 ABSENT = "absent:1"
 NO_LEDGER = "987654321"
@@ -84,17 +88,14 @@ REPLACED = ("ledger repair", "cluster check", "cluster recover", "cluster decomm
 """Commands that another program carries out in place of this process."""
 
 
-def _commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, list]]:
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not groups:
-        yield " ".join(words), [each for each in parser._actions if each.nargs != 0 and each.dest not in SHARED]
-        return
-    for name, below in groups[0].choices.items():
-        if words or name in ("ledger", "log", "cluster"):
-            yield from _commands(below, (*words, name))
-
-
-ARGUMENTS = [(command, action) for command, actions in _commands(build_parser()) for action in actions]
+GROUPS = ("ledger", "log", "cluster")
+ARGUMENTS = [
+    (command, action)
+    for command, actions in leaves(build_parser())
+    if command.split()[0] in GROUPS
+    for action in actions
+    if action.dest not in SHARED
+]
 CHECKED = [(command, each) for command, each in ARGUMENTS if each.choices or each.type not in UNCHECKED]
 
 
@@ -117,6 +118,73 @@ def test_empty_name_is_a_usage_error(command, action, capfd):
     """A script's variable may be empty: `ledger list --log ""` listed all ledgers of the cluster."""
     assert main([*command.split(), action.option_strings[0], "", "--uri", "zk://127.0.0.1:1/ledgers"]) == 2
     assert_one_line(capfd.readouterr(), action.option_strings[0], "''")
+
+
+PARSERS = {
+    "bkspark": build_parser(),
+    "bookie_service": process._parser(),
+    "dump": dump._parser(),
+    "repair": repair_commands._parser(),
+}
+TYPES = {
+    action.type: f"{program} {command} {action.dest}"
+    for program, parser in PARSERS.items()
+    for command, actions in leaves(parser)
+    for action in actions
+    if action.type is not None
+}
+"""Each type of an argument, and one argument that has it."""
+
+
+@pytest.mark.parametrize("type_of", TYPES, ids=TYPES.values())
+def test_type_of_an_argument_takes_a_text_or_says_in_one_short_line_what_is_right(type_of):
+    """`readlog -sp` with thousands of digits ended with a traceback: Python refuses to convert them."""
+    for text in TEXTS.values():
+        value, complaint = None, ""
+        try:
+            value = type_of(text)
+        except argparse.ArgumentTypeError as error:
+            complaint = str(error)
+        assert len(complaint) < 500
+        assert complaint.isprintable()
+        if isinstance(value, (int, float)):
+            # Larger numbers end timers, calendars and formats of the metadata.
+            assert text.isascii()
+            assert abs(value) < 1 << 63
+            assert isinstance(value, int) or value <= SECONDS_MAX
+
+
+SOME = [TEXTS[name] for name in ("many digits", "another digit", "empty", "not UTF-8", "two lines")]
+VERB_WORDS = {"": [], "ID": ["absent:1"], "ID[,ID...]": ["absent:1"], "LOG": ["1"], "JOURNAL": ["1"], "[VERB]": []}
+"""Usable words of a verb of the shell, by what its help calls them."""
+NEEDED = {
+    "ledgermetadata": ["-l", "5"],
+    "readledger": ["-l", "5"],
+    "updateBookieInLedger": ["-sb", "absent:1", "-db", "other:1"],
+    "cookie_generate": ["-j", "journal", "-l", "ledgers", "-o", "cookie"],
+}
+"""Options without which a verb looks at no others."""
+NO_CLUSTER = "zk://"
+"""A URI that is refused when all other arguments were taken, so nothing can be changed."""
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
+def test_verb_of_the_shell_refuses_what_it_cannot_take_in_one_line(verb, capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.chdir(tmp_path)
+    configuration = tmp_path / "bk_server.conf"
+    configuration.write_text(f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n")
+    shell = ["shell", "-conf", str(configuration), "--uri", NO_CLUSTER, verb.name]
+    shell += NEEDED.get(verb.name, [])
+    options = [f"-{option.names[0]}" for option in verb.options if option.value]
+    lines = [[*shell, option, text, *VERB_WORDS[verb.words]] for option in options for text in SOME]
+    lines += [[*shell, text] for text in SOME if verb.words]
+    for line in lines:
+        code = main(line)
+        output = capfd.readouterr()
+        assert code in (0, 1, 255), line
+        assert "Traceback" not in output.err
+        assert len(output.err.splitlines()) <= 2, output.err
 
 
 def test_every_argument_that_may_name_what_does_not_exist_is_tested():
