@@ -150,7 +150,7 @@ lock: install
 	  $(BIN)/python -m tests.supply_chain.locks $$lock.txt | $(LOCK) - --output-file requirements/$$lock.txt; done
 	$(LOCK) --extra demo --extra test --extra fuzz --extra deploy setup.cfg --output-file requirements/ci.txt
 
-# Exit code 3: the database of vulnerabilities could not be asked; what is printed says why.
+# Exit code 2: pip-audit failed. 3: the database of vulnerabilities could not be asked; what is printed says why.
 audit: install
 	@[ $(VENV_AUDIT)/.installed -nt requirements/audit.txt ] || { $(BIN)/python -m venv --clear $(VENV_AUDIT) && \
 	  $(VENV_AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \

@@ -318,10 +318,10 @@ class Connection:
             self.read_on()
 
     def close_if_stalled(self, now: float) -> None:
-        """Close the connection if its peer has taken no replies, or has not completed a frame, for too long."""
+        """Close the connection, soon, if its peer has taken no replies, or has not completed a frame, for too long."""
         why = self._deadlines.overdue(now, self._send_buffer.size, self._receive_buffer.end)
         if why:
-            self.give_up(why if self._tls is None else why + self._tls.budget.why_held(self))
+            self.make_room(why if self._tls is None else why + self._tls.budget.why_held(self))
 
     def idle_s(self, now: float, *, is_owed: bool) -> float:
         """Return for how long nothing has arrived and the connection was not busy, as far as noticed; 0 while it is.

@@ -42,10 +42,13 @@ class Member(Protocol):
         """
 
     def close_if_stalled(self, now: float) -> None:
-        """Close the connection if its peer has made it wait too long."""
+        """Close the connection, soon, if its peer has made it wait too long."""
 
     def give_up(self, why: str) -> None:
         """Close the connection and log the reason."""
+
+    def make_room(self, why: str) -> None:
+        """Close the connection and log the reason, soon, when other connections have had their turns."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -204,7 +207,9 @@ class Connections:
     def watch(self, now: float) -> None:
         """Check some connections: all of them in `LOOKS` calls."""
         while (member := self._silent.first()) is not None and now - self._opened[member] >= self._limits.idle_s:
-            member.give_up(f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)")
+            # Thousands that began together end together: each closes in a turn of its own.
+            self._silent.discard(member)
+            member.make_room(f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)")
         if not self._to_look_at:
             self._to_look_at.extend(self._opened)
             self._owed = self._find_owed()

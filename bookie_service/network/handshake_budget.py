@@ -4,7 +4,10 @@ An address may have a number of unfinished handshakes, and a handshake may take 
 number unfinished in each such time. A peer that comes again at once, when its connection was closed to make room for
 another, could have many more begun. So further ones wait until time has passed, or until a handshake of the address was
 completed. The newest begins first: a peer that means to complete it has not waited for long. As many may wait as may be
-unfinished: beyond that, the oldest makes room, because it holds the place of a connection and would begin last.
+unfinished: beyond that, the oldest makes room, because it holds the place of a connection and would begin last. It is
+closed when time has passed, and not when another one comes: peers that come again at once would otherwise be accepted
+and closed all the time, and this costs more than the places that they hold for a while. Only beyond `HELD_TIMES` as
+many, the oldest is closed at once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from bookie_service.network.waiting_peers import WaitingPeer
 _KEY = "maxTlsHandshakesPerAddress"
 """The configuration key of a budget's size."""
 Clock = Callable[[], float]
+HELD_TIMES = 8
+"""At most this many times the size of an address' budget wait."""
 _REMEMBERED_MIN = 1000
 """With more addresses than this, those whose budget is whole are forgotten."""
 
@@ -46,7 +51,7 @@ class HandshakeBudget:
     def __init__(self, most: int, seconds: float) -> None:
         """An address may begin `most` handshakes at once that it does not complete, and as many in each `seconds`.
 
-        As many others may wait.
+        As many others may wait, and for a while `HELD_TIMES` as many.
         """
         self._most, self._pause_s = most, seconds / most
         """How many at once, and how long one more takes to be allowed. Constant."""
@@ -63,12 +68,16 @@ class HandshakeBudget:
             of_address = self._addresses[peer.address] = _Address(Bucket(1 / self._pause_s, self._most, now))
         of_address.waiting[peer] = begin
         self._go_on(of_address, clock)
-        if len(of_address.waiting) > self._most:
-            oldest = next(iter(of_address.waiting))
-            del of_address.waiting[oldest]
+        self._close_beyond(of_address.waiting, HELD_TIMES * self._most)
+
+    def _close_beyond(self, waiting: dict[BudgetedPeer, Callable[[], None]], most: int) -> None:
+        """Close the handshake that has waited longest if more than `most` wait."""
+        if len(waiting) > most:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
             oldest.make_room(
                 "its TLS handshake has waited longest for the budget of its address, "
-                f"and {self._most} others wait ({_KEY})"
+                f"and {len(waiting)} others wait ({_KEY})"
             )
 
     def why_held(self, peer: BudgetedPeer) -> str:
@@ -103,6 +112,7 @@ class HandshakeBudget:
 
     def _go_on_later(self, of_address: _Address, clock: Clock) -> None:
         of_address.is_timed = False
+        self._close_beyond(of_address.waiting, self._most)
         self._go_on(of_address, clock)
 
     def _forget_whole(self, now: float) -> None:

@@ -164,8 +164,8 @@ TABLE: Mapping[type, Sequence[Row]] = {
         Row(
             "handshakes_per_address_max",
             "maxTlsHandshakesPerAddress",
-            "of one address: unfinished TLS handshakes; those that wait; and those that are begun in 10 s, or in "
-            "tlsHandshakeTimeoutMs if that is shorter, and not completed",
+            "of one address: unfinished TLS handshakes; those that wait (for a while 8 times as many); and those that "
+            "are begun in 10 s, or in tlsHandshakeTimeoutMs if that is shorter, and not completed",
         ),
     ),
     ListenerAuthenticationOptions: (

@@ -99,6 +99,9 @@ class Member:
     def give_up(self, why: str) -> None:
         self.close()
 
+    def make_room(self, why: str) -> None:
+        self.close()
+
     def close(self) -> None:
         self.is_open = False
         self._bench.connections.discard(self)

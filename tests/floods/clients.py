@@ -43,6 +43,7 @@ class Flood:
     demands_login: the bookie authenticates its clients, and the honest one has logged in.
     addresses: the number of addresses of this host that the connections come from.
     reconnects: False: connections that the bookie closes are not made again.
+    idle_s: how long the bookie lets connections be silent; 0: as long as by default.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Flood:
     demands_login: bool = False
     addresses: int = 1
     reconnects: bool = True
+    idle_s: float = 0.0
 
 
 def bytes_of(what: Flood) -> bytes:

@@ -59,6 +59,7 @@ FLOODS: dict[str, Flood] = {
     "adds with a wrong key, 4 connections": Flood("V2 adds with a wrong key", connections=4),
     "reads whose replies are left": Flood("V2 reads of a held ledger", connections=50, takes_replies=False),
     "10,000 silent connections": Flood("", connections=10_000),
+    "2,000 silent connections whose time ends together": Flood("", connections=2000, idle_s=2.0),
     "long polls": Flood("V3 long polls"),
     "lists of a sparse ledger": Flood("V3 lists of a sparse ledger", count=1000),
     "fences of unknown ledgers": Flood("V2 fences of unknown ledgers", connections=2, count=100_000, repeats=False),
@@ -142,21 +143,29 @@ def measure(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _FILES_MAX), hard))
     try:
-        for demands_login in (False, True):
-            chosen = [name for name in names if FLOODS[name].demands_login is demands_login]
-            if chosen:
-                yield from _measure_on_one(chosen, seconds, rounds, directory, goes_first, demands_login)
+        needs = dict.fromkeys((FLOODS[name].demands_login, FLOODS[name].idle_s) for name in names)
+        for demands_login, idle_s in sorted(needs):
+            chosen = [n for n in names if (FLOODS[n].demands_login, FLOODS[n].idle_s) == (demands_login, idle_s)]
+            yield from _measure_on_one(chosen, seconds, rounds, directory, goes_first, demands_login, idle_s)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _measure_on_one(
-    names: Sequence[str], seconds: float, rounds: int, directory: Path | None, goes_first: bool, demands_login: bool
+    names: Sequence[str],
+    seconds: float,
+    rounds: int,
+    directory: Path | None,
+    goes_first: bool,
+    demands_login: bool,
+    idle_s: float,
 ) -> Iterator[Result]:
     """Measure floods on one bookie."""
     with ExitStack() as held:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-floods-", dir=directory)))
         settings = _sasl(place) if demands_login else _tls(place)
+        if idle_s:
+            settings["connectionIdleTimeoutMs"] = str(round(1000 * idle_s))
         (bookie,) = held.enter_context(Cluster(place / "cluster", bookies=1, settings=settings)).bookies
         port = int(bookie.id.rpartition(":")[2])
         prepare(port, logs_in=demands_login)

@@ -21,7 +21,9 @@ QUORUMS = (3, 3, 2)
 PROTOCOLS = pytest.mark.parametrize("protocol", ["v2", "v3"])
 WITH_TLS = pytest.mark.parametrize("with_tls", [False, True], ids=["clear", "TLS"])
 COVERING = pytest.mark.long_except("clear-v2", "TLS-v3", reason="the others have both protocols, with TLS and without")
-JAVA_CLIENT = {PROVIDER: PROVIDER_CLASS}
+JAVA_CLIENT = {PROVIDER: PROVIDER_CLASS, "addEntryTimeoutSec": "60"}
+"""Keys of Apache's client. Its own 5 s for an add include the connection's TLS handshake and login, and the first ones
+of a JVM take longer on a busy machine."""
 
 
 def keys_of_both_sides(authority: Authority) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,14 +58,32 @@ def realm(directory: Path) -> Iterator[KeyDistributionCenter]:
 
 
 @pytest.fixture(scope="module")
-def service(realm: KeyDistributionCenter) -> str:
-    """The section of bookies."""
-    return section("Bookie", realm.keytab(SERVICE), SERVICE)
+def writer(realm: KeyDistributionCenter) -> str:
+    """The section of clients."""
+    return section("BookKeeper", realm.keytab(WRITER), WRITER)
 
 
 @pytest.fixture(scope="module")
-def jaas(realm: KeyDistributionCenter, directory: Path, service: str) -> str:
-    return jaas_file(directory / "jaas.conf", service + section("BookKeeper", realm.keytab(WRITER), WRITER))
+def bookie_keys(realm: KeyDistributionCenter) -> str:
+    """The keys of two services: one on the bookies' address, and one on this host's name.
+
+    Java asks for a ticket to the latter when a connection is ready before the thread that began it has kept it: then
+    Java's `SASLClientAuthProvider` finds no peer address, and takes the host that it runs on for the bookie's.
+    """
+    realm.keytab(SERVICE, "bookies")
+    return realm.keytab(f"bookkeeper/{socket.gethostname()}", "bookies")
+
+
+@pytest.fixture(scope="module")
+def jaas(directory: Path, bookie_keys: str, writer: str) -> str:
+    """The file of our bookies, which use all of the keys, and of both clients."""
+    return jaas_file(directory / "jaas.conf", section("Bookie", bookie_keys, None) + writer)
+
+
+@pytest.fixture(scope="module")
+def apache_jaas(directory: Path, bookie_keys: str, writer: str) -> str:
+    """The file of Apache's bookies, whose section must name one principal."""
+    return jaas_file(directory / "apache.conf", section("Bookie", bookie_keys, SERVICE) + writer)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +115,7 @@ def tls_keys(directory: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def apache_bookies(
     realm: KeyDistributionCenter,
-    jaas: str,
+    apache_jaas: str,
     classpath: str,
     java_peer: Peer,
     tmp_path_factory: pytest.TempPathFactory,
@@ -106,7 +125,7 @@ def apache_bookies(
         tmp_path_factory.mktemp("apache"),
         java_peer,
         settings={KEY: SASL_CLASS},
-        jvm_options=options(realm, jaas),
+        jvm_options=options(realm, apache_jaas),
     ) as cluster:
         yield cluster
 

@@ -134,8 +134,7 @@ class KeyDistributionCenter:
 SERVICE, WRITER, STRANGER = "bookkeeper/127.0.0.1", "bookkeeper-writer", "stranger"
 
 
-def section(name: str, keytab: str, principal: str) -> str:
-    return (
-        f'{name} {{ {KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" '
-        f'principal="{principal}@{REALM}"; }};\n'
-    )
+def section(name: str, keytab: str, principal: str | None) -> str:
+    """Return a section of a JAAS file; without a principal it is that of a bookie which uses all keys of a keytab."""
+    named = "" if principal is None else f' principal="{principal}@{REALM}"'
+    return f'{name} {{ {KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}"{named}; }};\n'

@@ -54,7 +54,7 @@ def in_realm(realm: KeyDistributionCenter, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, value)
 
 
-def server_options(directory: Path, keytab: str, principal: str = SERVICE) -> SaslServerOptions:
+def server_options(directory: Path, keytab: str, principal: str | None = SERVICE) -> SaslServerOptions:
     return SaslServerOptions(jaas_file(directory / "bookie.jaas", section("Bookie", keytab, principal)))
 
 
@@ -139,6 +139,20 @@ def test_bookie_with_the_key_of_another_service_is_refused(tmp_path: Path, keyta
         pytest.raises(AuthenticationFailed, match="refuses this user"),
     ):
         with_net(bookie.port, net, connect)
+
+
+def test_bookie_whose_section_names_no_principal_takes_tickets_for_each_key_of_its_keytab(
+    tmp_path: Path, keytabs: dict[str, str], realm: KeyDistributionCenter
+) -> None:
+    hosts = ("one.example", "two.example")
+    both = [realm.keytab(f"bookkeeper/{host}", "both") for host in hosts][-1]
+    client = SaslClient(client_options(tmp_path, keytabs[WRITER]))
+    of_all, of_one = (SaslServer(server_options(tmp_path, both, name)) for name in (None, f"bookkeeper/{hosts[0]}"))
+    for host in hosts:
+        assert of_all.begin().step(client.begin(host).first())
+    assert of_one.begin().step(client.begin(hosts[0]).first())
+    with pytest.raises(SaslFailure):
+        of_one.begin().step(client.begin(hosts[1]).first())
 
 
 def test_messages_of_another_exchange_prove_nothing(bookie: Serving, tmp_path: Path, keytabs: dict[str, str]) -> None:

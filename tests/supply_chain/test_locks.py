@@ -148,11 +148,32 @@ def test_the_audit_names_each_vulnerability_and_fails(capsys: pytest.CaptureFixt
 
 def test_an_audit_that_could_look_nothing_up_does_not_pass_for_a_good_one(capsys: pytest.CaptureFixture[str]) -> None:
     """pip-audit itself says "no known vulnerabilities found" then, and its exit code is 0."""
-    packages = [{"name": "good", "skip_reason": "not found"}]
-    assert audit.judge("ci.txt", packages, "") == audit.SKIPPED
-    assert audit.judge("ci.txt", [], "no answer") == audit.SKIPPED
-    assert "no known" not in capsys.readouterr().out
-    assert audit.judge("ci.txt", [{"name": "good", "version": "1", "vulns": []}], "") == 0
+    skipped = {"name": "other", "skip_reason": "Dependency not found on PyPI"}
+    good = {"name": "good", "version": "1", "vulns": []}
+    assert audit.judge("ci.txt", [skipped, skipped], "") == audit.SKIPPED
+    assert "a mirror without it answered for all 2 packages: Dependency not found" in capsys.readouterr().out
+    assert audit.judge("ci.txt", [skipped, good], "") == audit.SKIPPED
+    assert capsys.readouterr().out == "ci.txt: the database does not know 1 of 2 packages: other\n"
+    assert audit.judge("ci.txt", [good], "") == 0
+    assert "no known vulnerabilities in 1 packages" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("ERROR:pip_audit._cli:Tip: your network may be blocking this service. Try another service", audit.SKIPPED),
+        ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='pypi.org'): Max retries", audit.SKIPPED),
+        ("no answer within 300 s", audit.SKIPPED),
+        ("ERROR:pip_audit._cli:requirement setuptools does not contain a hash", audit.FAILED),
+        ("pip-audit: error: unrecognized arguments: --disable-pips", audit.FAILED),
+    ],
+)
+def test_a_failure_of_pip_audit_itself_does_not_pass_for_an_absent_database(
+    message: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """.ci/run goes on without the database, so a lock file that cannot be read must be something else."""
+    assert audit.judge("ci.txt", [], message) == code
+    assert capsys.readouterr().out.startswith("ci.txt: not audited: ")
 
 
 def test_the_image_and_continuous_integration_install_by_hash() -> None:
