@@ -428,7 +428,7 @@ def test_copy_that_fails_tells_why_though_its_file_cannot_be_removed(tmp_path: P
 
 def test_large_copies_are_synced_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sync of all of it at the end would hold the journal's syncs up."""
-    monkeypatch.setattr(compaction, "_SYNC_BYTES", 1000)
+    monkeypatch.setattr(compaction, "SYNC_BYTES", 1000)
     files = FaultyFiles()
     bench = half_live(tmp_path, files)
     (old_id,) = log_ids(bench)
