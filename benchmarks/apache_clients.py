@@ -259,7 +259,7 @@ class Bench:
 
     @contextmanager
     def _side(self, apache: int, ours: int) -> Iterator[Side]:
-        """Yield a cluster of so many bookies of each kind."""
+        """Yield a cluster with these numbers of bookies of each kind."""
         directory = self._directory / "cluster"
         directory.mkdir()
         try:
