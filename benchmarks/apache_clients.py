@@ -249,8 +249,8 @@ class Bench:
     def round(self) -> dict[str, Figures]:
         """Return the figures of both kinds of bookies, and of our own client."""
         figures = {}
-        for kind, bookies in ((APACHE, {"apache": 3, "ours": 0}), (OURS, {"apache": 0, "ours": 3})):
-            with self._side(bookies) as side:
+        for kind, apache, ours in ((APACHE, 3, 0), (OURS, 0, 3)):
+            with self._side(apache, ours) as side:
                 figures[kind] = side.measure("v2") | side.measure("v3")
                 if kind == OURS:
                     figures[OWN] = side.measure_own()
@@ -258,7 +258,8 @@ class Bench:
         return figures
 
     @contextmanager
-    def _side(self, bookies: dict[str, int]) -> Iterator[Side]:
+    def _side(self, apache: int, ours: int) -> Iterator[Side]:
+        """Yield a cluster with these numbers of bookies of each kind."""
         directory = self._directory / "cluster"
         directory.mkdir()
         try:
@@ -267,7 +268,8 @@ class Bench:
                     self._classpath,
                     directory,
                     self._peer,
-                    **bookies,
+                    apache=apache,
+                    ours=ours,
                     settings=APACHE_SETTINGS,
                     jvm_options=BOOKIE_JVM,
                 ) as cluster,

@@ -92,7 +92,7 @@ class BookKeeper:
 class Kafka:
     """Kafka's connector with options of its own; all of one broker share their stored rows."""
 
-    def __init__(self, spark: SparkSession, address: str, broker_pid: int, **options: object) -> None:
+    def __init__(self, spark: SparkSession, address: str, broker_pid: int, **options: str | int) -> None:
         self.connector = Connector("kafka", {"kafka.bootstrap.servers": address, **options}, (broker_pid,))
         # The producer and the administrator of Kafka's own client are in Spark's JVM already.
         self._jvm: Any = spark.sparkContext._jvm

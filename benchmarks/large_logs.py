@@ -23,19 +23,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure
 from bkspark.blocking import Client, run
 from bkspark.log import changes
-from bkspark.log.attempts import each_of
 from bkspark.log.formats import PAGES, LogHead, SegmentFacts, encode_page
 from bkspark.log.heads import Change, NewNode, new_token
 from bkspark.log.log import store_of
 from bkspark.metadata import encoding
+from bkspark.tasks import each_of
 from tests.cluster import Cluster
 
 ENTRIES_PER_LEDGER, ENTRY_BYTES = 10_000, 100
@@ -158,7 +159,7 @@ def worker(uri: str, ledger_id: str, times: str, local_reads: str) -> dict[str, 
     return {"mib": peak_mib(), "s": time.perf_counter() - began_s, "gib": octets / (1 << 30)}
 
 
-MEASURED = {"plan": plan, "triggers": triggers, "worker": worker}
+MEASURED: Mapping[str, Callable[..., dict[str, float]]] = {"plan": plan, "triggers": triggers, "worker": worker}
 
 
 def in_a_process(what: str, *arguments: str) -> dict[str, float]:
@@ -214,7 +215,7 @@ def measure(ledgers: int, partition_gib: float) -> dict[str, float]:
         Client(cluster.uri) as client,
     ):
         for name, first, count in ((SMALL, 1_000, SMALL_LEDGERS), (LARGE, FIRST_LEDGER, ledgers)):
-            run(lambda name=name, first=first, count=count: make_log(client, name, first, count))
+            run(partial(make_log, client, name, first, count))
         found = in_a_process("plan", cluster.uri)
         found |= in_a_process("triggers", cluster.uri)
         block = os.urandom(1024)

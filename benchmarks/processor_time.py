@@ -6,8 +6,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """Return the process id of the JVM of a session that this process started."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "the session is closed"
+    pid: int = gateway.proc.pid
+    return pid
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 
 BOOKIES = 4
-QUORUMS = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
+QUORUMS: Mapping[str, Any] = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
 IN_FLIGHT = 3000
 PAYLOAD = os.urandom(1024)
 ORPHANS_AT_ONCE = 16

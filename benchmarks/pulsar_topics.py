@@ -34,7 +34,7 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 import bkspark
-from benchmarks.processor_time import ProcessorClock
+from benchmarks.processor_time import ProcessorClock, jvm_pid
 from benchmarks.servers import Servers
 from tests.interop import build
 from tests.interop.peer import NETTY_OPTIONS
@@ -140,8 +140,7 @@ class Bench:
         return self._spark.read.format("bookkeeper").options(uri=self._servers.uri, **options)
 
     def _measured(self, frame: DataFrame) -> dict[str, float]:
-        gateway = self._spark.sparkContext._gateway
-        clock = ProcessorClock(gateway.proc.pid, [])
+        clock = ProcessorClock(jvm_pid(self._spark), [])
         started_s = time.perf_counter()
         frame.write.format("noop").mode("overwrite").save()
         seconds = time.perf_counter() - started_s

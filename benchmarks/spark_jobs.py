@@ -16,16 +16,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.processor_time import ProcessorClock, ProcessorTime
+from benchmarks.processor_time import ProcessorClock, ProcessorTime, jvm_pid
 
 PARTITIONS = 2
 STREAM_TIMEOUT_S = 600.0
 TRIGGERS_TO_WARM_UP = 3
 _POLL_PAUSE_S = 0.02
 
-Options = Mapping[str, object]
+Options = Mapping[str, bool | float | int | str | None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class SparkJobs:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
         self._folder = folder
-        self._jvm_pid = spark.sparkContext._gateway.proc.pid
+        self._jvm_pid = jvm_pid(spark)
         self._checkpoints = 0
 
     def batch_read(self, connector: Connector, options: Options, rows: int) -> Measured:

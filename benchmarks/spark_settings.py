@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import bkspark
-from benchmarks.processor_time import ProcessorClock
+from benchmarks.processor_time import ProcessorClock, jvm_pid
 from benchmarks.servers import Servers
 from bkspark.spark.session import SETTINGS
 
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--measure", nargs=2, metavar=("URI", "WITHOUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.measure is not None:
-        print(json.dumps(_measured(*arguments.measure, arguments.triggers)))
+        uri, without = arguments.measure
+        print(json.dumps(_measured(uri, without, arguments.triggers)))
         return
     with Servers(arguments.dir) as servers, servers.bookies(1):
         for setting in SETTINGS:
@@ -77,10 +78,9 @@ def _measured(uri: str, without: str, triggers: int) -> dict[str, float]:
     count = (triggers + WARM_UP_TRIGGERS) * ENTRIES_PER_TRIGGER
     rows = spark.range(count).selectExpr("cast(id as string) as value")
     rows.write.format("bookkeeper").options(uri=uri, log=LOG, **ONE_COPY).mode("overwrite").save()
-    gateway = spark.sparkContext._gateway
     with tempfile.TemporaryDirectory() as checkpoint:
         _copy(spark, uri, f"{checkpoint}/warm", WARM_UP_TRIGGERS)
-        clock = ProcessorClock(gateway.proc.pid, [])
+        clock = ProcessorClock(jvm_pid(spark), [])
         times = _copy(spark, uri, f"{checkpoint}/measured", triggers)
         used = clock.elapsed()
     spark.stop()

@@ -191,6 +191,7 @@ def _session(folder: Path, jars: Sequence[Path]) -> Iterator[SparkSession]:
         yield spark
     finally:
         gateway = spark.sparkContext._gateway
+        assert gateway is not None
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()

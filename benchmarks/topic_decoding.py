@@ -15,6 +15,8 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from pyspark.sql.types import StructType
+
 from bkspark.entries import EntryBatch
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import joined
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--columns", default="all", choices=("all", "value"))
     options = parser.parse_args(argv)
     schema = topic_schema(None, include_metadata=False)
-    wanted = schema if options.columns == "all" else schema[:1]
+    wanted = schema if options.columns == "all" else StructType(schema.fields[:1])
     rows = TopicRows(wanted, SourceOptions.parse({"uri": "zk://127.0.0.1:2181/ledgers", "topic": TOPIC}))
     decoder = rows.for_topic(TOPIC, TopicFacts(), lambda _: iter(()))
     stored, messages = groups(options.codec, options.size), BATCHES * messages_of_a_batch(options.size)

@@ -15,13 +15,17 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.relaxed import ENTRY_BYTES, PIECE_ENTRIES, processor_s
 from bkspark.blocking import Client
 from bkspark.cli.cluster_process import ClusterProcess
 
 PROTOCOLS = ("v2", "v3")
+
+_T = TypeVar("_T")
 
 
 def main() -> None:
@@ -47,16 +51,16 @@ def measure_round(clients: dict[str, Client], pids: list[int], entries: int) -> 
     rates: dict[str, float] = {}
     costs: dict[str, float] = {}
 
-    def measure(name: str, work: Callable[[], None]) -> None:
+    def measure(name: str, work: Callable[[], _T]) -> _T:
         used, began = sum(map(processor_s, pids)), time.monotonic()
-        work()
+        result = work()
         rates[name] = entries / (time.monotonic() - began)
         costs[name] = (sum(map(processor_s, pids)) - used) / entries * 1e6
+        return result
 
     for name, client in clients.items():
-        ledgers: list[int] = []
-        measure(f"add {name}", lambda client=client, ledgers=ledgers: ledgers.append(_write(client, entries)))
-        measure(f"read {name}", lambda client=client, ledgers=ledgers: _read(client, ledgers[0], entries))
+        ledger_id = measure(f"add {name}", partial(_write, client, entries))
+        measure(f"read {name}", partial(_read, client, ledger_id, entries))
     first, second = clients
     ratios = {
         f"{what}, {second} to {first}": rates[f"{what} {second}"] / rates[f"{what} {first}"] for what in ("add", "read")

@@ -1,13 +1,17 @@
-"""asyncio's tasks and futures: kept until they are done, shared by several callers, ended without warnings."""
+"""asyncio's tasks and futures: kept until they are done, shared by several callers, a limited number at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+CALLS_AT_ONCE = 64
+"""Concurrent calls of one operation to the metadata store or to bookies, at most, if it has no limit of its own."""
+
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def start_kept(work: Coroutine[Any, Any, _T], tasks: set[asyncio.Task[_T]]) -> asyncio.Task[_T]:
@@ -41,6 +45,25 @@ async def together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
         await asyncio.gather(*tasks)
     finally:
         await end_all(tasks)
+
+
+async def each_of(call: Callable[[_T], Awaitable[_R]], items: Sequence[_T], at_once: int = CALLS_AT_ONCE) -> list[_R]:
+    """Return the results of `call` for all items, in order, with `at_once` calls at a time.
+
+    An error is raised when the calls that began together with the failed one have ended.
+    """
+    results: list[_R] = []
+    for some in chunks(items, at_once):
+        calls = [asyncio.ensure_future(call(item)) for item in some]
+        await asyncio.gather(*calls, return_exceptions=True)
+        results += [each.result() for each in calls]
+    return results
+
+
+def chunks(items: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
+    """Yield `items` in order, `count` at a time."""
+    for start in range(0, len(items), count):
+        yield items[start : start + count]
 
 
 async def end_all(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -75,7 +75,7 @@ class BookieService:
         """The principals of local users, by user id."""
         self._files = files
         self._options = options
-        self._connections = Connections(
+        self.connections = Connections(
             options.connections, lambda: self.cluster_addresses(), lambda: self._bookie.owed(), self.fail
         )
         self._loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         """The check of ledgers in limbo, or None. Set once, by `start_collecting`."""
         self._flushed: list[asyncio.Future[None]] = []
-        """Calls of `_flush` that wait until a checkpoint has ended or is known to have no space."""
+        """Calls of `flush` that wait until a checkpoint has ended or is known to have no space."""
         self._handshakes = HandshakeThread(self._post, self.fail)
         self._tls = None if options.tls is None else ListenerTls(options.tls, self._handshakes.run)
         self._authentication = (
@@ -176,12 +176,12 @@ class BookieService:
             self._memory_budget,
             self._turns,
             self._options.connection,
-            self._connections,
+            self.connections,
             self._tls,
             self._authentication,
             self._authorization,
         )
-        acceptor = Acceptor(parts, self._connections)
+        acceptor = Acceptor(parts, self.connections)
         self._listener = Listener(listener, acceptor.accept, self.fail, partial(self._turns.accept, self))
         self._listener.start()
         self._served = listener.getsockname()
@@ -240,7 +240,7 @@ class BookieService:
 
     @property
     def connection_count(self) -> int:
-        return len(self._connections)
+        return len(self.connections)
 
     @property
     def fetch_threads(self) -> int:
@@ -276,7 +276,7 @@ class BookieService:
         storage = self._storage
         collection = self._options.collection
         self._limbo_check = LimboCheck(
-            storage.store, metadata_view, collection.interval_s, collection.metadata_ops_per_s, self._flush
+            storage.store, metadata_view, collection.interval_s, collection.metadata_ops_per_s, self.flush
         )
         self._collector = GarbageCollector(
             storage.store,
@@ -284,7 +284,7 @@ class BookieService:
             metadata_view,
             collection,
             CollectorCallbacks(
-                self._flush, self.fail, lambda: self._disks.room, self._look_at_disks, self._forget_facts
+                self.flush, self.fail, lambda: self._disks.room, self._look_at_disks, self._forget_facts
             ),
             copies_at_once=len(self._options.ledger_directories),
         )
@@ -407,7 +407,7 @@ class BookieService:
             self._listener.close()
         if self._local_reads is not None:
             self._local_reads.close()
-        for connection in self._connections.all():
+        for connection in self.connections.all():
             connection.close()
         self._memory_budget.close()
         self._handshakes.stop()
@@ -465,7 +465,7 @@ class BookieService:
         self._bookie.on_checkpoint_done(checkpoint)
         self._release_flushed()
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
         """Return when everything added before is in entry logs and index, or when there is no space for it."""
         for _ in range(2):  # a checkpoint that is running may have begun before
             self._bookie.checkpoint()
@@ -517,7 +517,7 @@ class BookieService:
         self.registry.roll()
 
     def _watch_connections(self) -> None:
-        self._connections.watch(self._loop.time())
+        self.connections.watch(self._loop.time())
 
 
 class Repeating:

@@ -64,6 +64,22 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{shown}...{len(val)}"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes of a run report less."""
+    if hasattr(config, "workerinput"):
+        from tests.distribution import send_less
+
+        send_less(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return what hands out the groups of tests; None: xdist chooses."""
+    from tests.distribution import FastGroups
+
+    return FastGroups(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Derive markers from fixtures and folders, so that deselecting a marker deselects all that it is about.

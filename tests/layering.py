@@ -135,6 +135,7 @@ PURE = (
     "bkspark.log.schemas",
     "bkspark.log.times",
     "bkspark.log.retention",
+    "bkspark.log.consumer_nodes",
     "bkspark.pulsar.avro",
     "bkspark.pulsar.base64_values",
     "bkspark.pulsar.chunks",

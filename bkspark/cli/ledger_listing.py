@@ -207,9 +207,8 @@ def _is_chosen(facts: dict[str, Any], arguments: argparse.Namespace) -> bool:
 
 async def _facts(client: Cluster, ids: Sequence[int]) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield facts from the metadata of ledgers, some at a time; ledgers that are deleted meanwhile are left out."""
-    import asyncio
-
     from bkspark.errors import MetadataFormat, NoSuchLedger
+    from bkspark.tasks import chunks, each_of
 
     ledgers, now_ms = (await client.context()).ledgers, wall_clock_ms()
 
@@ -222,9 +221,8 @@ async def _facts(client: Cluster, ids: Sequence[int]) -> AsyncIterator[list[dict
             print(error, file=sys.stderr, flush=True)
             return None
 
-    for begin in range(0, len(ids), LEDGERS_AT_ONCE):
-        some = await asyncio.gather(*map(read, ids[begin : begin + LEDGERS_AT_ONCE]))
-        yield [each for each in some if each is not None]
+    for some in chunks(ids, LEDGERS_AT_ONCE):
+        yield [each for each in await each_of(read, some, LEDGERS_AT_ONCE) if each is not None]
 
 
 def _described(ledger_id: int, stored: Versioned, now_ms: int) -> dict[str, Any]:

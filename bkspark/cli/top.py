@@ -317,15 +317,13 @@ class Watch:
 
     async def _ledgers(self) -> tuple[list[LedgerRow], int]:
         """Return (open ledgers that grow or grew, how many ledgers were not looked at)."""
-        import asyncio
+        from bkspark.tasks import each_of
 
         if time.monotonic() - self._listed_at_s > _LISTED_S:
             await self._list()
             self._listed_at_s = time.monotonic()
         ids = self._ids
-        found: list[LedgerRow | None] = []
-        for begin in range(0, len(ids), LEDGERS_AT_ONCE):
-            found += await asyncio.gather(*map(self._ledger, ids[begin : begin + LEDGERS_AT_ONCE]))
+        found = await each_of(self._ledger, ids, LEDGERS_AT_ONCE)
         self._ledgers_before = {id: self._ledgers_before[id] for id in ids if id in self._ledgers_before}
         return [row for row in found if row is not None], self._older_ledgers
 

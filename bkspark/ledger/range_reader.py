@@ -53,7 +53,7 @@ class RangeReader:
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._digest = digest
-        self._preferred = preferred
+        self.preferred = preferred
         """The bookie that is asked first; None: reads are spread. Replaced when another bookie answers instead."""
         self._replicas = ReplicaReads(
             pool, ledger_id, digest, AdaptiveReadSize(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
@@ -72,7 +72,7 @@ class RangeReader:
         if pool.speeds.is_informed:
             todo = self._groups_by_speed(span)
         else:
-            todo = groups(span, self._ledger_id, write_quorum, self._preferred, pool.avoided)
+            todo = groups(span, self._ledger_id, write_quorum, self.preferred, pool.avoided)
         if tracing.tracer is not None:
             reading = self._traced(todo, span, bytes_max)
         elif len(todo) == 1:
@@ -102,7 +102,7 @@ class RangeReader:
         tried = pool.speeds.to_try(candidates, size_bytes, now_s)
         if tried is not None:
             return groups(span, self._ledger_id, write_quorum, tried, avoided, slow - {tried})
-        return groups(span, self._ledger_id, write_quorum, self._preferred, avoided, slow)
+        return groups(span, self._ledger_id, write_quorum, self.preferred, avoided, slow)
 
     async def _read_groups(self, todo: list[GroupRead], span: EntrySpan, bytes_max: int) -> EntryBatch:
         """As `read_span`, for a span of several groups, which are read concurrently."""
@@ -220,9 +220,9 @@ class RangeReader:
             assert refusal is not None
             group.on_failure(refusal)
             return None
-        if bookie != group.preferred_bookie and self._preferred is not None:
+        if bookie != group.preferred_bookie and self.preferred is not None:
             # From now on this replica is asked first.
-            self._preferred = bookie
+            self.preferred = bookie
         group.on_entries(bookie, count, refusal)
         return part
 

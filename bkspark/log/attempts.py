@@ -13,11 +13,9 @@ more, and the writer's close fails because the ledger is gone.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from bkspark.errors import DataLoss, MetadataError, MetadataVersion, NoSuchNode
 from bkspark.log import changes
@@ -25,7 +23,6 @@ from bkspark.log.formats import (
     CONDEMNED,
     CONDEMNED_LEDGERS_MAX,
     CONDEMNED_LISTS_MAX,
-    PAGES,
     PENDING,
     LogHead,
     PendingLedger,
@@ -36,23 +33,19 @@ from bkspark.log.formats import (
     encode_pending,
     log_path,
     parse_pending_name,
+    pending_path,
 )
 from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore, NewNode, new_token
-from bkspark.log.schemas import SCHEMAS
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.log.times import TIMES
+from bkspark.log.unnamed import remove_unnamed
 from bkspark.metadata.tree import Check, Create, Delete, Operation
+from bkspark.tasks import chunks, each_of
 
-CALLS_AT_ONCE = 64
-"""Concurrent calls of one operation to the metadata store or to bookies, at most."""
 CONDEMNED_AT_ONCE = 500
 """Pending nodes that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
 
 DeleteLedger = Callable[[int], Awaitable[None]]
 """Deletes a ledger; one that does not exist is not an error."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class AttemptStore:
@@ -118,12 +111,8 @@ class AttemptStore:
         return await self._pending(name)
 
     async def _pending(self, name: str) -> list[PendingLedger]:
-        ids = sorted(await self.pending_ids(name))
-        found: list[PendingLedger] = []
-        for some in chunks(ids, CALLS_AT_ONCE):
-            answers = await asyncio.gather(*(self._read_pending(name, ledger_id) for ledger_id in some))
-            found += [pending for pending in answers if pending is not None]
-        return found
+        found = await each_of(partial(self._read_pending, name), sorted(await self.pending_ids(name)))
+        return [pending for pending in found if pending is not None]
 
     async def pending_ids(self, name: str) -> set[int]:
         """Return the ids of a log's pending ledgers: one call, whatever their number."""
@@ -171,8 +160,7 @@ class AttemptStore:
             return
 
     async def _forget(self, name: str, ledger_ids: Sequence[int]) -> None:
-        for some in chunks(ledger_ids, CALLS_AT_ONCE):
-            await asyncio.gather(*(self._heads.remove([pending_path(name, ledger_id)]) for ledger_id in some))
+        await each_of(lambda ledger_id: self._heads.remove([pending_path(name, ledger_id)]), ledger_ids)
 
     # ---- condemned ----
 
@@ -231,8 +219,7 @@ class AttemptStore:
             if data is None:
                 continue  # another process's sweep was faster
             ids = decode_condemned(data, path)
-            for some in chunks(ids, CALLS_AT_ONCE):
-                await asyncio.gather(*(delete_ledger(ledger_id) for ledger_id in some))
+            await each_of(delete_ledger, ids)
             count += len(ids)
 
         async def without(head: LogHead) -> Change[None]:
@@ -258,46 +245,8 @@ class AttemptStore:
         await self._heads.read(name)
         await self.condemn(name, is_dead)
         count = await self.sweep(name, delete_ledger)
-        await self.remove_unnamed(name)
+        await remove_unnamed(self._heads, name)
         return count
-
-    async def remove_unnamed(self, name: str) -> None:
-        """Remove pages, lists, schemas and writers' times that the head does not name: a change wrote them and was
-        interrupted, or the part of the log to which they applied is gone.
-
-        The removal also raises the head's version, so a change that is about to name one of them is decided again and
-        writes it again.
-        """
-        path = log_path(name)
-
-        async def decide(head: LogHead) -> Change[int]:
-            named = {f"{PAGES}/{page}" for page in head.page_names} | {f"{CONDEMNED}/{item}" for item in head.condemned}
-            named |= {f"{SCHEMAS}/{ref.name}" for ref in head.schemas}
-            named |= {f"{TIMES}/{ledger_id}" for ledger_id in await self._open_ids(name, head)}
-            present = [
-                f"{folder}/{child}"
-                for folder in (PAGES, CONDEMNED, SCHEMAS, TIMES)
-                for child in await self._children(f"{path}/{folder}")
-            ]
-            unnamed = [node for node in present if node not in named][:CONDEMNED_AT_ONCE]
-            also = [Delete(f"{path}/{node}") for node in unnamed]
-            return Change(head if unnamed else None, len(unnamed), also=also)
-
-        while await self._heads.change(name, decide, even_if_deleted=True):
-            pass
-
-    async def _children(self, path: str) -> list[str]:
-        try:
-            return await self._heads.tree.children(path)
-        except NoSuchNode:
-            if path.endswith((SCHEMAS, TIMES)):
-                return []  # made with the log's first schema, and its first time
-            raise
-
-    async def _open_ids(self, name: str, head: LogHead) -> set[int]:
-        """Return the ids of the ledgers that were not known to be closed when the head was written."""
-        snapshot = LogSnapshot.of_head(self._heads, name, head)
-        return {(await snapshot.ledger(ordinal)).ledger_id for ordinal in head.open_ordinals}
 
 
 def is_superseded(pending: PendingLedger, head: LogHead) -> bool:
@@ -324,28 +273,3 @@ def with_condemned(head: LogHead, name: str, ledger_ids: Collection[int]) -> tup
             f"log {name} has {len(head.condemned)} lists of ledgers that wait to be deleted: vacuum the log first"
         )
     return replace(head, condemned=(*head.condemned, *names)), nodes
-
-
-def chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
-    """Yield `items` in order, `count` at a time."""
-    for start in range(0, len(items), count):
-        yield items[start : start + count]
-
-
-async def each_of(call: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """Return the results of `call` for all items, in order, with CALLS_AT_ONCE calls at a time.
-
-    An error is raised when the calls that began together with the failed one have ended.
-    """
-    results: list[R] = []
-    for some in chunks(items, CALLS_AT_ONCE):
-        for done in await asyncio.gather(*map(call, some), return_exceptions=True):
-            if isinstance(done, BaseException):
-                raise done
-            results.append(done)
-    return results
-
-
-def pending_path(name: str, ledger_id: int) -> str:
-    """Return the path of a pending ledger's registration."""
-    return f"{log_path(name)}/{PENDING}/{ledger_id}"

@@ -1,8 +1,7 @@
-"""Registered readers of a log (consumers): retention keeps what they have not read. `retention` specifies the nodes."""
+"""Registered readers of a log (consumers): retention keeps what they have not read. Their nodes: `consumer_nodes`."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +21,14 @@ from bkspark.errors import (
 )
 from bkspark.ids import LOG_NAME_RULE
 from bkspark.ledger import arguments
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
+from bkspark.log.consumer_nodes import CONSUMERS, Consumer, decode_consumer, encode_consumer, is_consumer_name
 from bkspark.log.formats import LogHead, log_path
 from bkspark.log.heads import Change, HeadStore, new_token
 from bkspark.log.positions import Position
 from bkspark.log.reading import OpenListed
-from bkspark.log.retention import CONSUMERS, Consumer, decode_consumer, encode_consumer, is_consumer_name
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.metadata.tree import Create, Operation, Set
+from bkspark.tasks import each_of
 
 CONSUMERS_MAX = 1_000
 """Registered readers of one log, at most: each change that removes ledgers reads all of them."""
@@ -61,9 +60,7 @@ class ConsumerStore:
             names = await self._heads.tree.children(f"{log_path(log)}/{CONSUMERS}")
         except NoSuchNode:
             return []
-        found: list[Consumer | BookKeeperError | None] = []
-        for some in chunks(names, CALLS_AT_ONCE):
-            found += await asyncio.gather(*(self._find_or_error(log, name) for name in some))
+        found = await each_of(partial(self._find_or_error, log), names)
         return [(name, consumer) for name, consumer in zip(names, found) if consumer is not None]
 
     async def _find_or_error(self, log: str, name: str) -> Consumer | BookKeeperError | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection
 from typing import Any
 
 from bkspark.errors import NoSuchLedger
 from bkspark.ledger import Cluster
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.formats import SchemaRef
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import LogStore
+from bkspark.tasks import each_of
 
 
 async def of_log(cluster: Cluster, store: LogStore, snapshot: LogSnapshot) -> dict[str, Any]:
@@ -24,8 +23,7 @@ async def of_log(cluster: Cluster, store: LogStore, snapshot: LogSnapshot) -> di
     pending = await store.attempts.pending_ids(snapshot.name) if snapshot.head.has_slices else set()
     segments: list[dict[str, Any]] = []
     async for run in snapshot.runs():
-        for some in chunks(run, CALLS_AT_ONCE):
-            segments += await asyncio.gather(*(_of_segment(cluster, snapshot, listed, pending) for listed in some))
+        segments += await each_of(lambda listed: _of_segment(cluster, snapshot, listed, pending), run)
     return {
         "log": snapshot.name,
         "ledgers": segments,

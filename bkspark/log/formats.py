@@ -145,6 +145,11 @@ def log_path(name: str) -> str:
     return f"{LOGS_ROOT}/{check_log_name(name)}"
 
 
+def pending_path(name: str, ledger_id: int) -> str:
+    """Return the path of a pending ledger's registration."""
+    return f"{log_path(name)}/{PENDING}/{ledger_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
     """A ledger, or a slice of one, as a log lists it.

@@ -6,7 +6,6 @@ therefore be read up to its first open ledger, and in that up to the last confir
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
@@ -14,10 +13,10 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
+from bkspark.tasks import CALLS_AT_ONCE, chunks, each_of
 
 OpenListed = Callable[[LogSegment], Awaitable[LedgerReader | None]]
 """Opens a ledger of a log. It may return None for a ledger that is gone: then that counts as closed and empty."""
@@ -186,7 +185,7 @@ async def _by_ledgers(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms:
     found = snapshot.start
     async for run in snapshot.runs(snapshot.start.ordinal, end_ordinal):
         for some in chunks(run, CALLS_AT_ONCE):
-            for listed, reader in zip(some, await asyncio.gather(*map(open_ledger, some))):
+            for listed, reader in zip(some, await each_of(open_ledger, some)):
                 if reader is not None and not reader.times.is_closed_before(moment_ms):
                     return found
                 if reader is not None and reader.last_entry >= 0:

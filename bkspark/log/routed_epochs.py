@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from bkspark.errors import BookKeeperError, DataLoss, LedgerClosed, LedgerFenced, NoSuchLog
 from bkspark.ledger import Cluster
-from bkspark.log.attempts import each_of
 from bkspark.log.epochs import LEDGERS_TRIED_MAX, Output, listed
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.log import Log, store_of
@@ -24,6 +23,7 @@ from bkspark.log.schemas import SchemaChange
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits, fence
 from bkspark.stages import reach
+from bkspark.tasks import each_of
 
 OPEN_MAX = 2_000
 """Shared ledgers that a committer keeps open; above it, the least recently used ones are closed."""

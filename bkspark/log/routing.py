@@ -48,7 +48,6 @@ from bkspark.errors import (
     NoSuchNode,
     VersionPublished,
 )
-from bkspark.log.attempts import each_of, pending_path
 from bkspark.log.changes import is_repetition, with_publisher
 from bkspark.log.delta import DELTA_BYTES_MAX, delta_path, encode_delta
 from bkspark.log.formats import (
@@ -61,6 +60,7 @@ from bkspark.log.formats import (
     SegmentFacts,
     check_publisher,
     log_path,
+    pending_path,
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, LOST_RACES_MAX, Change, MissingNodes, StoredHead, new_token
 from bkspark.log.publication import AppendOutcome, Publication
@@ -68,6 +68,7 @@ from bkspark.log.schemas import SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.metadata.tree import ANY_VERSION, Check, Create, Delete, Operation, Set
+from bkspark.tasks import each_of
 
 ROUTED_ROOT = "/bkspark/routed"
 RECORDS_MAX = 10_000

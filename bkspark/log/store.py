@@ -27,7 +27,8 @@ from bkspark.errors import (
     SchemaMismatch,
 )
 from bkspark.log import changes, times
-from bkspark.log.attempts import AttemptStore, DeleteLedger, pending_path, with_condemned
+from bkspark.log.attempts import AttemptStore, DeleteLedger, with_condemned
+from bkspark.log.consumer_nodes import CONSUMERS
 from bkspark.log.consumers import ConsumerStore
 from bkspark.log.delta import DELTA
 from bkspark.log.formats import (
@@ -41,14 +42,16 @@ from bkspark.log.formats import (
     SegmentFacts,
     encode_page,
     log_path,
+    pending_path,
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, Decide, HeadStore, NewNode, new_token
 from bkspark.log.positions import Position
 from bkspark.log.publication import AnyPublisher, AppendOutcome, Publication, check_ledgers, publisher_of
-from bkspark.log.retention import CONSUMERS, Retention
+from bkspark.log.retention import Retention
 from bkspark.log.schemas import SCHEMAS, SchemaChange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.times import OpenTimes
+from bkspark.log.unnamed import remove_unnamed
 from bkspark.log.watching import LogWatch
 from bkspark.metadata.tree import Callback, Check, Create, Delete, Operation, Tree
 from bkspark.wall_clock import wall_clock_ms
@@ -86,9 +89,10 @@ class LogStore:
     def __init__(self, tree: Tree, root: str, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._tree = tree
         self.clock_ms = clock_ms
-        self._heads = HeadStore(tree, root)
-        self.attempts = AttemptStore(self._heads)
-        self.consumers = ConsumerStore(self._heads)
+        self.heads = HeadStore(tree, root)
+        """The heads of the logs. Changes of many logs at once (routing.py) use it, too. Constant."""
+        self.attempts = AttemptStore(self.heads)
+        self.consumers = ConsumerStore(self.heads)
 
     def at_one_time(self) -> LogStore:
         """Return a copy of this store whose clock has stopped: all changes made with it get the same time."""
@@ -96,16 +100,11 @@ class LogStore:
         stopped.clock_ms = lambda: now_ms
         return stopped
 
-    @property
-    def heads(self) -> HeadStore:
-        """The heads of the logs, for changes of many logs at once (routing.py)."""
-        return self._heads
-
     # ---- whole logs ----
 
     async def names(self) -> list[str]:
         """Return the names of all logs in this metadata store, sorted."""
-        return await self._heads.names()
+        return await self.heads.names()
 
     async def create(self, name: str, *, exist_ok: bool = False) -> None:
         """Create an empty log.
@@ -116,12 +115,12 @@ class LogStore:
         """
         if exist_ok:
             with contextlib.suppress(NoSuchLog):  # new, or being deleted: the creation decides
-                await self._heads.read(name)
+                await self.heads.read(name)
                 return
         try:
-            await self._heads.create(name)
+            await self.heads.create(name)
         except LogExists:
-            await self._heads.read(name)
+            await self.heads.read(name)
             if not exist_ok:
                 raise
 
@@ -132,16 +131,16 @@ class LogStore:
             NoSuchLog: there is no log of that name.
             ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
         """
-        return LogSnapshot(self._heads, name, await self._heads.read(name))
+        return LogSnapshot(self.heads, name, await self.heads.read(name))
 
     async def find(self, name: str) -> LogSnapshot | None:
         """Return the log's current list; None if it is gone, or belongs to another ledgers root."""
-        stored = await self._heads.find(name)
-        return None if stored is None else LogSnapshot(self._heads, name, stored)
+        stored = await self.heads.find(name)
+        return None if stored is None else LogSnapshot(self.heads, name, stored)
 
     def snapshot_of(self, name: str, head: LogHead) -> LogSnapshot:
         """Return a snapshot of a head that is being decided on; the snapshot's version has no meaning."""
-        return LogSnapshot.of_head(self._heads, name, head)
+        return LogSnapshot.of_head(self.heads, name, head)
 
     async def watch(self, name: str, callback: Callback, *, is_routed: bool) -> Callback:
         """Call `callback()` whenever the log may have changed; return the function that ends the watch.
@@ -166,8 +165,8 @@ class LogStore:
         path = log_path(name)
         for _ in range(CONNECTION_LOSSES_MAX):
             await self.attempts.discard(name, lambda *_: True, delete_ledger)
-            await self.attempts.remove_unnamed(name)
-            version = (await self._heads.read(name, even_if_deleted=True)).version
+            await remove_unnamed(self.heads, name)
+            version = (await self.heads.read(name, even_if_deleted=True)).version
             later = [
                 Delete(node)
                 for folder in (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
@@ -224,7 +223,7 @@ class LogStore:
         check_ledgers(ledgers)
         publication = Publication(ledgers, by, schema, shared)
         decide = self.appending(name, publication, only_if_empty=only_if_empty)
-        outcome = await self._heads.change(name, self._once(name, publication, decide))
+        outcome = await self.heads.change(name, self._once(name, publication, decide))
         if outcome.is_new:
             await self.attempts.forget_published(name, publication.unshared[ENDED_MAX:])
         return outcome
@@ -290,7 +289,7 @@ class LogStore:
         self, name: str, publication: Publication, closed: Sequence[int], *, is_deletion: bool
     ) -> AppendOutcome | None:
         decide = self.replacing(name, publication, closed, is_deletion=is_deletion)
-        outcome = await self._heads.change(name, self._once(name, publication, decide), even_if_deleted=is_deletion)
+        outcome = await self.heads.change(name, self._once(name, publication, decide), even_if_deleted=is_deletion)
         if outcome is not None and outcome.is_new:
             await self.attempts.forget_published(name, publication.unshared[ENDED_MAX:])
         return outcome
@@ -356,7 +355,7 @@ class LogStore:
                 return Change(None, None)
             return await self._cut(name, head, Cut(before, first_ordinal))
 
-        return await self._heads.change(name, decide)
+        return await self.heads.change(name, decide)
 
     async def _is_whole(self, name: str, snapshot: LogSnapshot, end: Position) -> bool:
         """Return whether a position that was the end of its ledger, or slice, is so still, and stays so."""
@@ -377,7 +376,7 @@ class LogStore:
             chosen = await choose(head)
             return Change(None, 0) if chosen is None else await self._cut(name, head, chosen)
 
-        return await self._heads.change(name, decide)
+        return await self.heads.change(name, decide)
 
     async def _cut(self, name: str, head: LogHead, cut: Cut) -> Change[Any]:
         snapshot = self.snapshot_of(name, head)
@@ -405,7 +404,7 @@ class LogStore:
         async def decide(head: LogHead) -> Change[None]:
             return Change(None if head.retention == retention else replace(head, retention=retention), None)
 
-        await self._heads.change(name, decide)
+        await self.heads.change(name, decide)
 
     # ---- writing ----
 
@@ -428,7 +427,7 @@ class LogStore:
             noted, done = await self._note_closed(name, head, closed)
             return await self._writer_ledger(name, head, replace(noted, writer=writer), ledger_id, done)
 
-        ordinal = await self._heads.change(name, decide)
+        ordinal = await self.heads.change(name, decide)
         if ordinal is not None:
             await self.attempts.forget_published(name, [ledger_id])
         return ordinal
@@ -451,7 +450,7 @@ class LogStore:
             noted, done = await self._note_closed(name, head, closed)
             return await self._writer_ledger(name, head, noted, ledger_id, done)
 
-        ordinal = await self._heads.change(name, decide)
+        ordinal = await self.heads.change(name, decide)
         assert ordinal is not None
         await self.attempts.forget_published(name, [ledger_id])
         return ordinal
@@ -475,7 +474,7 @@ class LogStore:
     async def note_times(self, name: str, ledger_id: int, noted: OpenTimes) -> None:
         """Write the times that a ledger's writer has noted to the ledger's node of times."""
         until = noted.until
-        await self._heads.note_times(name, ledger_id, noted.encode())
+        await self.heads.note_times(name, ledger_id, noted.encode())
         noted.record(until)
 
     async def record_closed(
@@ -492,7 +491,7 @@ class LogStore:
             changed, nodes = await self._packed(name, replace(noted, writer=None) if is_end else noted, [])
             return self._changed(name, head, changed, None, nodes, done)
 
-        await self._heads.change(name, decide)
+        await self.heads.change(name, decide)
 
     # ---- inside ----
 
@@ -505,7 +504,7 @@ class LogStore:
             raise SchemaMismatch(
                 f"log {name} got another schema since this write began: nothing was published. Write again"
             )
-        await self._heads.write_schema(name, schema.stored)
+        await self.heads.write_schema(name, schema.stored)
         return changes.with_schema(head, schema.stored.name, ordinal)
 
     async def _appended(
@@ -524,7 +523,7 @@ class LogStore:
 
     async def _packed(self, name: str, head: LogHead, nodes: list[NewNode]) -> tuple[LogHead, list[NewNode]]:
         """Return the head, with marks beyond its limit moved to pages of the time index, and the nodes to write."""
-        read = {ref: await self._heads.time_page(name, ref) for ref in times.to_read(head.times)}
+        read = {ref: await self.heads.time_page(name, ref) for ref in times.to_read(head.times)}
         index, pages = times.packed(head.times, read, new_token())
         more = [NewNode(f"{PAGES}/{page.ref.name}", times.encode_page(page.marks)) for page in pages]
         return replace(head, times=index), [*nodes, *more]
@@ -537,11 +536,11 @@ class LogStore:
         listed = _listed_of(head, closed)
         head, done = changes.note_closed(head, listed), []
         for ordinal, facts in listed:
-            noted = await self._heads.open_times(name, facts.ledger_id, ordinal)
+            noted = await self.heads.open_times(name, facts.ledger_id, ordinal)
             if noted is not None:
                 end_entry = 0 if facts.last_entry is None else facts.last_entry + 1
                 pages = times.to_unpack(head.times, noted, ordinal, end_entry)
-                index = times.unpacked(head.times, [await self._heads.time_page(name, ref) for ref in pages])
+                index = times.unpacked(head.times, [await self.heads.time_page(name, ref) for ref in pages])
                 marks = times.of_closed(index, noted, ordinal, end_entry, self.clock_ms())
                 head = replace(head, times=times.with_marks(index, marks))
                 # With the version that was read: if the writer notes more now, the change is decided again with it.
@@ -549,7 +548,7 @@ class LogStore:
         return head, done
 
     async def _page(self, name: str, head: LogHead, ref: PageRef) -> Sequence[SegmentFacts]:
-        ledgers = await self._heads.page(name, ref)
+        ledgers = await self.heads.page(name, ref)
         assert len(ledgers) == head.tail_ordinal - ref.first_ordinal
         return ledgers
 

@@ -15,13 +15,12 @@ recovered ledger that stays loses nothing either: its writer fails, or its recov
 
 from __future__ import annotations
 
-import asyncio
-
 from bkspark.errors import BookKeeperError, DataLoss, MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.ledger import Cluster
-from bkspark.log.attempts import CALLS_AT_ONCE, DeleteLedger, chunks
+from bkspark.log.attempts import DeleteLedger
 from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY
 from bkspark.log.store import LogStore
+from bkspark.tasks import each_of
 
 LIST_TRIES_MAX = 10
 
@@ -42,9 +41,9 @@ async def delete_unregistered(
     known = await _known(store, name)
     old: list[int] = []
     async for page in (await cluster.context()).ledgers.pages():
-        for some in chunks([ledger_id for ledger_id in page.tolist() if ledger_id not in known], CALLS_AT_ONCE):
-            answers = await asyncio.gather(*(_is_of_log(cluster, id, name, created_before_ms) for id in some))
-            old += [ledger_id for ledger_id, is_chosen in zip(some, answers) if is_chosen]
+        others = [ledger_id for ledger_id in page.tolist() if ledger_id not in known]
+        answers = await each_of(lambda ledger_id: _is_of_log(cluster, ledger_id, name, created_before_ms), others)
+        old += [ledger_id for ledger_id, is_chosen in zip(others, answers) if is_chosen]
     if not old:
         return 0
     left = await _without_known(store, name, old)

@@ -21,10 +21,11 @@ from bkspark.metadata import cookies, layout, paths, racks, registration
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.racks import RackMap
-from bkspark.metadata.registered_addresses import RegisteredAddresses, each_of
+from bkspark.metadata.registered_addresses import READS_AT_ONCE, RegisteredAddresses
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Callback, Create, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
+from bkspark.tasks import each_of
 
 TAKEOVER_POLL_S = 0.1
 
@@ -107,7 +108,8 @@ class BookieRegistry:
 
     async def _registered(self, where: str) -> dict[str, BookieAddress | None]:
         ids = await self._names(where)
-        await each_of(partial(self._address, where), [name for name in ids if name not in self._addresses])
+        new = [name for name in ids if name not in self._addresses]
+        await each_of(partial(self._address, where), new, READS_AT_ONCE)
         return {name: self._addresses.get(name) for name in ids}
 
     async def _address(self, where: str, bookie_id: str) -> BookieAddress | None:

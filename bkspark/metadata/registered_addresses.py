@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import TypeVar
+from functools import partial
 
 from bkspark.errors import MetadataError, NoSuchNode
 from bkspark.metadata import paths
@@ -18,7 +18,7 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
-from bkspark.tasks import start_shared
+from bkspark.tasks import each_of, start_shared
 
 READS_AT_ONCE = 50
 """Registrations that one client reads at a time. ZooKeeper delays all its clients at 1,000 waiting requests."""
@@ -28,7 +28,6 @@ PASSES_MAX = 20
 
 Read = Callable[[str, str], Awaitable[BookieAddress | None]]
 """Reads the registration of a bookie in a list; None: there is none, or it cannot be read."""
-_T = TypeVar("_T")
 
 
 class RegisteredAddresses:
@@ -120,7 +119,8 @@ class _List:
             return had_bookies
         names = [name for name in names if f"{paths.AVAILABLE}/{name}" != paths.READ_ONLY]
         kept = self._unchanged(names, stat.child_changes) if stat.ctime_ms == self._created_ms else {}
-        read = await each_of(lambda name: self._read(self._where, name), [name for name in names if name not in kept])
+        new = [name for name in names if name not in kept]
+        read = dict(zip(new, await each_of(partial(self._read, self._where), new, READS_AT_ONCE)))
         self._changes, self._created_ms, self._addresses = stat.child_changes, stat.ctime_ms, kept | read
         return True
 
@@ -134,12 +134,3 @@ class _List:
         if self._changes is None or changes - self._changes != len(came_or_went):
             return {}
         return {name: its for name, its in self._addresses.items() if name not in came_or_went}
-
-
-async def each_of(call: Callable[[str], Awaitable[_T]], names: list[str]) -> dict[str, _T]:
-    """Return the result of a call for each name."""
-    found: dict[str, _T] = {}
-    for start in range(0, len(names), READS_AT_ONCE):
-        some = names[start : start + READS_AT_ONCE]
-        found.update(zip(some, await asyncio.gather(*map(call, some))))
-    return found

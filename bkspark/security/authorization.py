@@ -73,7 +73,7 @@ _NAMED_KINDS = tuple(kind for kind in KINDS if kind != "anonymous")
 _ANONYMOUS = "anonymous"
 _ALL = "*"
 _SELECTORS = "*, id:N-M, log:PATTERN, tenant:PATTERN or metadata:KEY=PATTERN"
-_REMEMBERED_MAX = 4096
+REMEMBERED_MAX = 4096
 """Principals whose rules are cached."""
 _PULSAR_NAMES = ("pulsar/managed-ledger", "pulsar/schemaId", "pulsar/compactedTopic")
 _OPEN = object()
@@ -218,7 +218,7 @@ class Rules:
                 self._others.append(rule)
         self._count = len(rules)
         self._of: dict[Principal, PrincipalRules] = {}
-        """The rules that apply to a principal, for those asked for recently; emptied at _REMEMBERED_MAX."""
+        """The rules that apply to a principal, for those asked for recently; emptied at REMEMBERED_MAX."""
 
     def __len__(self) -> int:
         return self._count
@@ -227,7 +227,7 @@ class Rules:
         """Return the rules for a principal."""
         found = self._of.get(principal)
         if found is None:
-            if len(self._of) >= _REMEMBERED_MAX:
+            if len(self._of) >= REMEMBERED_MAX:
                 self._of.clear()
             exact = self._exact.get((principal.kind, principal.name), [])
             found = self._of[principal] = PrincipalRules(

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from bkspark.client import Client, LedgerReader
 from bkspark.errors import BookieUnavailable, DataLoss, NoSuchLedger, UnauthorizedAccess
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.spark.options import SourceOptions
+from bkspark.tasks import CALLS_AT_ONCE, each_of
 
 
 class OpenedLedgers:
@@ -46,8 +46,7 @@ class OpenedLedgers:
         """
         self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledgers if ledger_id in self._ahead}
         todo = [ledger_id for ledger_id in ledgers if ledger_id not in self._opened]
-        for some in chunks(todo, CALLS_AT_ONCE):
-            await asyncio.gather(*(self._open_one(each, ledgers[each], must_exist=must_exist) for each in some))
+        await each_of(lambda ledger_id: self._open_one(ledger_id, ledgers[ledger_id], must_exist=must_exist), todo)
 
     async def _open_one(self, ledger_id: int, log: str, *, must_exist: bool) -> None:
         try:
@@ -96,8 +95,7 @@ class OpenedLedgers:
     async def addresses(self) -> dict[str, tuple[str, int]]:
         """Return the known addresses of the bookies of all opened ledgers."""
         todo = [bookie for bookie in self._bookies() if bookie not in self._resolved]
-        for some in chunks(todo, CALLS_AT_ONCE):
-            await asyncio.gather(*map(self._resolve, some))
+        await each_of(self._resolve, todo)
         return self._resolved
 
     def _bookies(self) -> set[str]:

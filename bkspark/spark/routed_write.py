@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.entries import EntryBatch
-from bkspark.log.attempts import each_of
 from bkspark.log.changes import last_version
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.log.log import Log
@@ -45,6 +44,7 @@ from bkspark.spark.routed_rows import by_log, log_column, without
 from bkspark.spark.targets import LogTarget, check_bookies, checked_default, plan_of, snapshot_if_any
 from bkspark.spark.write_options import SKIP
 from bkspark.stages import reach
+from bkspark.tasks import each_of
 
 COLLECTED_BYTES = 32 << 20
 """Bytes of rows that an attempt collects before it groups them by log, so that each log gets few large entries."""

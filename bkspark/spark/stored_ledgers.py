@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -10,10 +9,10 @@ from typing import TypeVar
 
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError, MetadataAccessDenied, MetadataFormat, NoSuchLedger
-from bkspark.log.attempts import CALLS_AT_ONCE
 from bkspark.metadata.ledgers import Versioned
 from bkspark.spark.ledger_offsets import LedgerIds
 from bkspark.spark.option_values import EVERY_LEDGER, IdRange
+from bkspark.tasks import CALLS_AT_ONCE, chunks, each_of
 
 T = TypeVar("T")
 
@@ -84,7 +83,6 @@ async def stored_ledgers(client: Client, ledger_ids: Sequence[int]) -> AsyncIter
 
 
 async def _each(ledger_ids: Sequence[int], read: Callable[[int], Awaitable[T]]) -> AsyncIterator[tuple[int, T]]:
-    for start in range(0, len(ledger_ids), CALLS_AT_ONCE):
-        some = ledger_ids[start : start + CALLS_AT_ONCE]
-        for ledger_id, found in zip(some, await asyncio.gather(*map(read, some))):
+    for some in chunks(ledger_ids, CALLS_AT_ONCE):
+        for ledger_id, found in zip(some, await each_of(read, some)):
             yield ledger_id, found

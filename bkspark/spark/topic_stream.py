@@ -27,7 +27,6 @@ from pyspark.sql.types import StructType
 
 from bkspark.errors import ConfigurationError, MetadataFormat, ReadFailed
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
-from bkspark.log.attempts import each_of
 from bkspark.log.positions import LATEST, Position
 from bkspark.pulsar.message_ids import MessageId
 from bkspark.pulsar.metadata import EntryPosition
@@ -47,6 +46,7 @@ from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topic_view import TopicView
 from bkspark.spark.topics import TopicFacts, TopicPlanner, Unconfirmed
 from bkspark.spark.versions import ReadLimit
+from bkspark.tasks import each_of
 
 _log = logging.getLogger(__name__)
 

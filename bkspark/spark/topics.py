@@ -6,7 +6,6 @@ ledger is opened without recovery, because a broker is writing it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from bkspark.errors import (
     UnauthorizedAccess,
 )
 from bkspark.ledger.reader import LedgerReader
-from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import Position
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
@@ -47,6 +45,7 @@ from bkspark.spark.ranges import EntryRange, PackedRanges, ReadableSegment
 from bkspark.spark.topic_ledgers import Extents, TopicList, TopicLists
 from bkspark.spark.topic_options import AUTO, READ_COMMITTED
 from bkspark.spark.topic_view import TopicView, aliases, own_aliases, parsed_offset
+from bkspark.tasks import each_of
 
 _log = logging.getLogger(__name__)
 
@@ -261,17 +260,13 @@ class TopicPlanner:
                 missing.append(topic)
                 return []
 
-        for some in chunks(await self.whole_topics(), CALLS_AT_ONCE):
-            for names in await asyncio.gather(*map(parts, some)):
-                found += names
+        for names in await each_of(parts, await self.whole_topics()):
+            found += names
         return list(dict.fromkeys(found))
 
     async def look(self, topics: Sequence[TopicName]) -> dict[str, TopicView]:
         """Return topics as they are now, by name."""
-        views: list[TopicView] = []
-        for some in chunks(list(topics), CALLS_AT_ONCE):
-            views += await asyncio.gather(*(self._look_at(topic) for topic in some))
-        self._views = views
+        self._views = views = await each_of(self._look_at, topics)
         self._lists.keep([str(view.name) for view in views])
         return {str(view.name): view for view in views}
 

@@ -230,42 +230,42 @@ class BookKeeperWriter(DataSourceArrowWriter):
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
         checked = options.for_batch_write(is_overwrite=overwrite)
-        self._destination = destination_of(schema, checked, is_overwrite=overwrite)
+        self.destination = destination_of(schema, checked, is_overwrite=overwrite)
         """The log, or logs, that get the rows."""
         self._overwrite = overwrite
         """Whether they get the rows instead of what they have."""
         # Made once, before any task; Spark pickles it for tasks, commit and abort.
-        self._job_id = str(uuid.uuid4())
+        self.job_id = str(uuid.uuid4())
         """Names the job in pending ledgers, and its commit. Constant."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition to its own ledgers; nothing if the log has content that ifExists protects."""
         context = _task()
-        owner = SegmentOwner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
-        if self._destination.is_skipped:
+        owner = SegmentOwner("job", self.job_id, None, context.partitionId(), context.taskAttemptId())
+        if self.destination.is_skipped:
             return AttemptResult(owner, ())
         # In foreachBatch a job runs for a streaming query: the query's checkpoint determines the batch of a version.
         query = context.getLocalProperty(QUERY_ID)
-        is_keyed = self._destination.options.txn_app_id is not None
-        return self._destination.write(owner, iterator, is_keyed=is_keyed, query=query)
+        is_keyed = self.destination.options.txn_app_id is not None
+        return self.destination.write(owner, iterator, is_keyed=is_keyed, query=query)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the output of all tasks in one change of the log. With txnAppId, a version is published only once,
         and never after a later one."""
         freeze_imported_modules()
         results = results_of(messages)
-        name, version = self._destination.options.txn_app_id, self._destination.options.txn_version
+        name, version = self.destination.options.txn_app_id, self.destination.options.txn_version
         if name is not None and version is not None:
             query = next((result.query for result in results), None)
             publisher = Publisher(name, version, query)
-            self._destination.publish_version(results, publisher, is_overwrite=self._overwrite)
+            self.destination.publish_version(results, publisher, is_overwrite=self._overwrite)
         else:
-            self._destination.publish_job(results, self._job_id, is_overwrite=self._overwrite)
-        _discard_leftovers(self._destination, results, self._job_id)
+            self.destination.publish_job(results, self.job_id, is_overwrite=self._overwrite)
+        _discard_leftovers(self.destination, results, self.job_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the job wrote, unless it is published."""
-        self._destination.discard(results_of(messages), self._job_id)
+        self.destination.discard(results_of(messages), self.job_id)
 
 
 class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
@@ -281,7 +281,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
         checked = options.for_stream_write(is_overwrite=overwrite)
-        self._destination = destination_of(schema, checked, is_overwrite=overwrite)
+        self.destination = destination_of(schema, checked, is_overwrite=overwrite)
         """The log, or logs, that get the rows."""
         self._overwrite = overwrite
         """Whether each epoch replaces what is there (output mode "complete")."""
@@ -295,10 +295,10 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
                 f"Spark did not name the query and epoch of a task (local properties {QUERY_ID}, {BATCH_ID}): "
                 "exactly-once writing needs them; use a Spark version that bkspark supports"
             )
-        app_id = self._destination.options.txn_app_id
+        app_id = self.destination.options.txn_app_id
         name, number = app_id or query_id, self._version(int(epoch))
         owner = SegmentOwner("query", name, number, context.partitionId(), context.taskAttemptId())
-        return self._destination.write(owner, iterator, is_keyed=True, query=query_id)
+        return self.destination.write(owner, iterator, is_keyed=True, query=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch, unless it is published already; then only delete the ledgers of the repetition."""
@@ -306,11 +306,11 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         if not results:
             return  # no task ran: there is nothing to publish
         name, version = results[0].owner.owner_id, self._version(batchId)
-        publisher = Publisher(name, version, None if self._destination.options.txn_app_id is None else results[0].query)
+        publisher = Publisher(name, version, None if self.destination.options.txn_app_id is None else results[0].query)
         reach("commit.begun")
-        self._destination.publish_version(results, publisher, is_overwrite=self._overwrite, epoch=batchId)
+        self.destination.publish_version(results, publisher, is_overwrite=self._overwrite, epoch=batchId)
         reach("commit.published")
-        _discard_leftovers(self._destination, results, name, version)
+        _discard_leftovers(self.destination, results, name, version)
         reach("commit.done")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -320,7 +320,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         """
         results = results_of(messages)
         if results:
-            self._destination.discard(results, results[0].owner.owner_id, self._version(batchId))
+            self.destination.discard(results, results[0].owner.owner_id, self._version(batchId))
 
     def _version(self, epoch: int) -> int:
-        return epoch + (self._destination.options.txn_version or 0)
+        return epoch + (self.destination.options.txn_version or 0)

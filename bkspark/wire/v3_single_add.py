@@ -16,18 +16,12 @@ from bkspark.wire.layout import MASTER_KEY_BYTES
 from bkspark.wire.single_add import SingleAdd
 from bkspark.wire.v3 import FIRST_BYTE
 from bkspark.wire.v3_fields import varint
+from bkspark.wire.v3_patterns import NUMBER, beginning, header_of, number
 
-NUMBER = rb"([\x80-\xff]{0,8}[\x00-\x7f])"
-"""A pattern of numbers below 2**63: longer ones are left to protobuf's classes."""
-_HEADER = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.ADD_ENTRY, 0x18))
+_HEADER = header_of(protocol.ADD_ENTRY)
 _BEFORE_ENTRY = re.compile(
-    bytes((FIRST_BYTE,))
-    + rb"(.)"
-    + re.escape(_HEADER)
-    + NUMBER
-    + rb"(?:\x20"
-    + NUMBER
-    + rb")?\xaa\x06"
+    beginning(_HEADER)
+    + rb"\xaa\x06"
     + NUMBER
     + rb"(\xa0\x06\x01)?\x08"
     + NUMBER
@@ -69,18 +63,6 @@ def decode_single_add(buffer: memoryview, end: int, frame_bytes_max: int) -> Sin
         return None
     acknowledgement = partial(_encode_response, txn_id)
     return SingleAdd(ledger_id, entry_id, lac, key, entry_at, size, acknowledgement, bool(flag or tail))
-
-
-def number(octets: bytes) -> int:
-    """Return the number that `NUMBER` matched.
-
-    >>> number(bytes((0x80, 0x01)))
-    128
-    """
-    value = 0
-    for octet in reversed(octets):
-        value = value << 7 | octet & 0x7F
-    return value
 
 
 def _encode_response(txn_id: bytes, ledger_id: int, entry_id: int) -> bytes:

@@ -12,17 +12,12 @@ from typing import NamedTuple
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.v3 import FIRST_BYTE
 from bkspark.wire.v3_fields import varint
-from bkspark.wire.v3_single_add import NUMBER, number
+from bkspark.wire.v3_patterns import NUMBER, beginning, header_of, number
 
-_HEADER = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.READ_ENTRY, 0x18))
+_HEADER = header_of(protocol.READ_ENTRY)
 _READ = re.compile(
-    bytes((FIRST_BYTE,))
-    + rb"(.)"
-    + re.escape(_HEADER)
-    + NUMBER
-    + rb"(?:\x20"
-    + NUMBER
-    + rb")?\xa2\x06(.)(?:\xa0\x06\x01)?\x08"
+    beginning(_HEADER)
+    + rb"\xa2\x06(.)(?:\xa0\x06\x01)?\x08"
     + NUMBER
     + rb"\x10"
     + NUMBER

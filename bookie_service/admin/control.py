@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "control"
 _LINE_BYTES_MAX = 64 * 1024
-_REQUEST_S_MAX = 10.0
+REQUEST_S_MAX = 10.0
 CONNECTIONS_MAX = 16
 _CREDENTIALS = struct.Struct("3i")
 
@@ -122,7 +122,7 @@ def _short_path(directory: str) -> Iterator[str]:
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, do: Do, permits: Permits) -> None:
     try:
-        line = await asyncio.wait_for(reader.readline(), _REQUEST_S_MAX)
+        line = await asyncio.wait_for(reader.readline(), REQUEST_S_MAX)
         user, pid = _peer(writer)
         if permits(Principal(user, "local"), f"control (pid {pid})"):
             answer = await _done(line, f"control:{user} (pid {pid})", do)

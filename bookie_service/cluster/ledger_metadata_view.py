@@ -5,7 +5,6 @@ Any failure raises. A changed instance id means that the metadata belong to anot
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -18,10 +17,11 @@ from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.security.authorization import LedgerFacts
+from bkspark.tasks import each_of
 from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare, is_elsewhere
 
-_READS_AT_ONCE = 64
+READS_AT_ONCE = 64
 
 
 class LedgerMetadataView:
@@ -70,11 +70,9 @@ class LedgerMetadataView:
         """
         found = []
         async for page in self.listed():
-            for first in range(0, len(page), _READS_AT_ONCE):
-                some = page[first : first + _READS_AT_ONCE].tolist()
-                for ledger_id, is_named in zip(some, await asyncio.gather(*map(self._is_named, some))):
-                    if is_named:
-                        found.append(ledger_id)
+            ledger_ids = page.tolist()
+            named = await each_of(self._is_named, ledger_ids, READS_AT_ONCE)
+            found += [ledger_id for ledger_id, is_named in zip(ledger_ids, named) if is_named]
         return found
 
     async def _is_named(self, ledger_id: int) -> bool:

@@ -101,15 +101,8 @@ class Histograms:
         self._counts[which, bucket_of(value)] += weight
         self._sums[which] += max(value, 0) * weight
 
-    def record_all(self, values: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Count values[i, j], weights[j] times, in histogram i: int64 arrays of shape (count, n) and (n,).
-
-        weights: None: each value is counted once, which costs less.
-        """
-        self.add(0, *counted(values, weights))
-
     def record_row(self, which: int, values: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Count values[j], weights[j] times, in one of the histograms. weights: as in `record_all`."""
+        """Count values[j], weights[j] times, in one of the histograms. weights: None: each value counts once."""
         self.add(which, *counted(values[np.newaxis], weights))
 
     def add(self, first: int, counts: np.ndarray, sums: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.placed_entries import PlacedEntries
-from bkspark.wire.v3_single_add import number
+from bkspark.wire.v3_patterns import number
 from bkspark.wire.v3_single_read import encode_single_read_response
 
 

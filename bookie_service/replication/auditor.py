@@ -152,7 +152,7 @@ class Auditor:
         verdict = self._lost.decide(known - maintained, registered, now_s, delay_s, host_of)
         if verdict.audit or is_due:
             # A due check also finds bookies that ledgers name but that have neither cookie nor registration.
-            listed = await self.audit(verdict.audit, self._is_still_elected)
+            listed = await self.audit(verdict.audit, self.check_elected)
             self.found.record(0, listed)
             self._lost.on_audited(verdict.audit)
             self._bookies_due_s = now_s + interval_s
@@ -209,11 +209,16 @@ class Auditor:
         now_ms = wall_clock_ms()
         if checked_ms is not None and 0 <= now_ms - checked_ms < interval_s * 1000:
             return interval_s - (now_ms - checked_ms) / 1000
-        self._checking = asyncio.ensure_future(self._check_ledgers())
+        self._checking = asyncio.ensure_future(self.check_ledgers())
         self._checking.add_done_callback(lambda _: self._wake.set())
         return None
 
-    async def _check_ledgers(self) -> None:
+    async def check_ledgers(self) -> None:
+        """List the ledgers of which bookies lack entries, and record when all were checked.
+
+        Raises:
+            SessionExpired: this process is not the auditor any more. What is found after that is not listed.
+        """
         check = LedgerCheck(
             self._context, self._options.verified_share, blames_silent=False, unexpected=self._unexpected
         )
@@ -221,9 +226,9 @@ class Auditor:
             if found.error is not None:
                 logger.warning("ledger %d is not checked: %s", found.ledger_id, found.error)
             if found.bookies:
-                await self._is_still_elected()
+                await self.check_elected()
                 await self._store.mark(found.ledger_id, found.bookies, wall_clock_ms())
-        await self._is_still_elected()
+        await self.check_elected()
         await self._store.set_all_checked_ms(wall_clock_ms())
 
     def _complain(self, what: str) -> None:
@@ -237,7 +242,8 @@ class Auditor:
             self._checking.cancel()
             self._checking = None
 
-    async def _is_still_elected(self) -> None:
+    async def check_elected(self) -> None:
+        """Raise SessionExpired if this process is not the auditor any more."""
         if not await self._election.is_elected():
             raise SessionExpired("this process is not the auditor any more")
 

@@ -67,14 +67,14 @@ class ClusterInfo:
 class ClusterCommands:
     """The commands of one cluster. For one event loop, until `close`."""
 
-    def __init__(self, uri: str, who: str, options: AutoRecoveryOptions) -> None:
-        """`who`: the name of this process in locks."""
+    def __init__(self, uri: str, who: str, options: AutoRecoveryOptions, cluster: Cluster | None = None) -> None:
+        """`who`: the name of this process in locks. `cluster`: the connections; None: the first command makes them."""
         self._uri = uri
         """The metadata URI of the cluster."""
         self._who = who
         self._options = options
-        self._cluster: Cluster | None = None
-        """The connections; None before the first command and after `close`."""
+        self._cluster = cluster
+        """The connections; None before the first command if they were not given."""
 
     async def close(self) -> None:
         """Close all connections."""

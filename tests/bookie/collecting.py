@@ -13,7 +13,7 @@ import numpy as np
 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
-from bookie_service.formats.compaction import SUFFIX
+from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
@@ -37,6 +37,12 @@ KEY = b"k" * 20
 
 def without_limits(entries: int, size: int) -> None:
     """Go on at once."""
+
+
+def intended_copy(compactor: Compactor, log_id: int) -> Intent | None:
+    """Rewrite a log, and intend to replace it; None: nothing in it counts any more."""
+    new_id = compactor.rewrite(log_id, without_limits)
+    return None if new_id is None else compactor.intend(new_id, log_id)
 
 
 _ALWAYS_THERE = {log_format.LAST_ID_NAME, index_files.FILE_NAME}
@@ -182,7 +188,7 @@ class Bench:
 
     def compact(self, log_id: int) -> None:
         """Rewrite one log, step by step as the collector does, on this thread."""
-        intent = self.compactor.copy(log_id, without_limits)
+        intent = intended_copy(self.compactor, log_id)
         if intent is not None:
             self.compactor.finish(intent, without_limits)
         self.store.forget_log(log_id)

@@ -25,7 +25,7 @@ class FailingTree(MemoryTree):
 
     def __init__(self, error: MetadataError) -> None:
         session = MemoryStore().session()
-        super().__init__(session._store, session.session_id, session.session_timeout_s)
+        super().__init__(session.store, session.session_id, session.session_timeout_s)
         self._error = error
 
     async def get(self, path: str) -> NoReturn:
@@ -42,8 +42,8 @@ def refused(path: str, error: MetadataError) -> HttpError:
     """Return the error with which a request is answered if the metadata store fails."""
 
     async def ask() -> HttpError:
-        commands, routes = ClusterCommands(URI, "here", AutoRecoveryOptions()), Routes()
-        commands._cluster = Cluster(URI, tree=FailingTree(error))
+        cluster = Cluster(URI, tree=FailingTree(error))
+        commands, routes = ClusterCommands(URI, "here", AutoRecoveryOptions(), cluster), Routes()
         ApiV2(commands, LongOperations()).add_to(routes)
         try:
             with pytest.raises(HttpError) as failed:

@@ -137,7 +137,7 @@ def test_plans_end_by_whole_milliseconds_since_1970(monkeypatch: pytest.MonkeyPa
 
 
 def test_each_ledger_of_a_bookie_is_listed_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_metadata_view, "_READS_AT_ONCE", 2)
+    monkeypatch.setattr(ledger_metadata_view, "READS_AT_ONCE", 2)
 
     async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         for ledger_id in range(7):

@@ -31,8 +31,8 @@ class Api:
     """The paths in a process without a bookie, in a cluster of one bookie that is registered and does not exist."""
 
     def __init__(self) -> None:
-        self.commands = ClusterCommands(URI, "here", AutoRecoveryOptions())
-        self.cluster = self.commands._cluster = Cluster(URI, tree=MemoryStore().session())
+        self.cluster = Cluster(URI, tree=MemoryStore().session())
+        self.commands = ClusterCommands(URI, "here", AutoRecoveryOptions(), self.cluster)
         self.operations = LongOperations()
         self.routes = Routes()
         ClusterApi(self.commands, self.operations).add_to(self.routes)

@@ -26,7 +26,7 @@ from bookie_service.gc.gc_policy import OFF, CompactionLevel, LogUsage
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
-from tests.bookie.collecting import UNLIMITED, Bench, without_limits
+from tests.bookie.collecting import UNLIMITED, Bench, intended_copy, without_limits
 from tests.bookie.counted_reads import ReadCountingFiles
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.items import item
@@ -270,7 +270,7 @@ def test_entries_written_again_during_a_compaction_stay_the_newer_ones(tmp_path:
     bench.flush()
     bench.store.seal_logs()
     bench.drop(2)
-    intent = bench.compactor.copy(1, without_limits)
+    intent = intended_copy(bench.compactor, 1)
     assert intent is not None
     bench.put(1, range(4), size=20)
     bench.flush()
@@ -330,7 +330,7 @@ def test_copying_never_reads_beyond_damage(tmp_path: Path) -> None:
         damaged[at] ^= 0x80
         Path(path).write_bytes(damaged)
         with pytest.raises(StorageDamaged, match="is kept as it is"):
-            bench.compactor.copy(1, without_limits)
+            intended_copy(bench.compactor, 1)
         assert bench.other_names == set()
     bench.store.close()
 
@@ -355,7 +355,7 @@ def test_entry_id_that_cannot_be_is_damage(tmp_path: Path) -> None:
     content[HEADER_BYTES + 12] = 0x7F
     path.write_bytes(content)
     with pytest.raises(StorageDamaged, match="no entry begins there"):
-        bench.compactor.copy(1, without_limits)
+        intended_copy(bench.compactor, 1)
     bench.store.close()
 
 
@@ -377,7 +377,7 @@ def test_disk_without_room_changes_nothing_at_whatever_step_it_says_so(tmp_path:
             operation in ("create", "write", "sync_data", "rename") and next(left, 1) == 0
         )
         try:
-            intent = bench.compactor.copy(1, without_limits)
+            intent = intended_copy(bench.compactor, 1)
             break
         except OSError:
             files.fault = None

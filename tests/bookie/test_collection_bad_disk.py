@@ -11,7 +11,7 @@ import pytest
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.storage.logs.compaction import CompactionBlocked
-from tests.bookie.collecting import Bench, without_limits
+from tests.bookie.collecting import Bench, intended_copy, without_limits
 from tests.bookie.faulty_files import GoneFiles
 from tests.bookie.items import item
 
@@ -114,7 +114,7 @@ def half_deleted(directory: Path, files: GoneFiles) -> Bench:
 
 def copied(bench: Bench) -> Intent:
     """Copy a log, and write the intent."""
-    intents = (bench.compactor.copy(log_id, without_limits) for log_id in bench.store.logs.rotated())
+    intents = (intended_copy(bench.compactor, log_id) for log_id in bench.store.logs.rotated())
     return next(intent for intent in intents if intent is not None)
 
 

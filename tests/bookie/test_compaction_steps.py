@@ -15,7 +15,7 @@ from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage.logs import log_scan
 from bookie_service.storage.logs.compaction import CompactionBlocked, Compactor, LogInDoubt
 from tests.bookie.changing import add, entry
-from tests.bookie.collecting import without_limits
+from tests.bookie.collecting import intended_copy, without_limits
 from tests.bookie.ledger_stores import open_below
 from tests.bookie.stepped_twins import cut, restarted, twin_of
 from tests.bookie.storage_edges import half_live, log_ids
@@ -27,7 +27,7 @@ from tests.crash.twins import BookieTwin
 def test_start_that_finishes_a_compaction_leaves_no_log_open(tmp_path: Path) -> None:
     bench = half_live(tmp_path)
     (old_id,) = log_ids(bench)
-    assert bench.compactor.copy(old_id, without_limits) is not None
+    assert intended_copy(bench.compactor, old_id) is not None
     bench.reopen()
     assert log_ids(bench) != [old_id]
     assert [path for path in open_below(tmp_path) if ".log" in path] == []
@@ -40,7 +40,7 @@ def test_copy_has_few_entries_that_are_not_durable(
     monkeypatch: pytest.MonkeyPatch, outstanding_max: int, most: int
 ) -> None:
     """The old log is read in pieces of three entries. After each piece at most `most` copied ones are not durable."""
-    monkeypatch.setattr(log_scan, "_WINDOW_BYTES", 150)
+    monkeypatch.setattr(log_scan, "WINDOW_BYTES", 150)
     twin = twin_of()
     held = [(4, entry_id) for entry_id in range(24)]
     assert add(twin, *held) == [Status.EOK] * 24
@@ -69,7 +69,7 @@ def test_start_without_space_for_the_index_keeps_both_logs_and_a_later_one_finis
     twin.checkpoint()
     twin.store.seal_logs()
     compactor = Compactor(SimulatedFiles(twin.disk), twin.store, ["/ledgers0/current"])
-    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    intent = intended_copy(compactor, twin.store.logs.rotated()[0])
     assert intent is not None
     disk = crash_image(twin.disk, Loss.LOST, Random(1))
     full = OSError(errno.ENOSPC, "No space left on device", "/ledgers0/current")
@@ -126,7 +126,7 @@ def test_log_with_entries_of_a_ledger_in_doubt_is_not_rewritten_and_looked_at_ag
 
 def test_doubt_about_the_first_part_of_a_log_is_not_forgotten_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part has one entry: of a ledger in doubt, of another one that was added again, and that one again."""
-    monkeypatch.setattr(log_scan, "_WINDOW_BYTES", 50)
+    monkeypatch.setattr(log_scan, "WINDOW_BYTES", 50)
     twin = twin_of()
     for each in ((5, 0), (4, 0), (4, 0)):
         assert add(twin, each) == [Status.EOK]
@@ -147,7 +147,7 @@ def test_entries_that_came_out_of_order_are_all_moved() -> None:
         twin.checkpoint()
     twin.store.seal_logs()
     compactor = Compactor(SimulatedFiles(twin.disk), twin.store, ["/ledgers0/current"])
-    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    intent = intended_copy(compactor, twin.store.logs.rotated()[0])
     assert intent is not None
     compactor.finish(intent, without_limits)
     twin.store.forget_log(intent.old_id)
@@ -163,7 +163,7 @@ def test_compaction_that_cannot_be_finished_is_not_in_the_way_of_others(is_torn:
     twin.store.seal_logs()
     files = SimulatedFiles(twin.disk)
     compactor = Compactor(files, twin.store, ["/ledgers0/current"])
-    intent = compactor.copy(twin.store.logs.rotated()[0], without_limits)
+    intent = intended_copy(compactor, twin.store.logs.rotated()[0])
     assert intent is not None
     copied = f"/ledgers0/current/{log_format.file_name(intent.new_id)}"
     if is_torn:

@@ -457,7 +457,7 @@ def test_accepted_sockets_have_the_options_of_the_port(tmp_path: Path, option: b
     options = service_options(tmp_path, connection=ConnectionOptions(no_delay=option, keep_alive=option))
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(1, 0).status == Status.ENOLEDGER
-        (member,) = serving.call(lambda: list(serving.service._connections.all()))
+        (member,) = serving.call(lambda: list(serving.service.connections.all()))
         assert isinstance(member, Connection)
         values = [
             member._socket.getsockopt(level, name)

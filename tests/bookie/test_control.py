@@ -216,7 +216,7 @@ def test_connection_beyond_the_limit_is_closed(tmp_path: Path) -> None:
 def test_request_that_does_not_come_in_time_ends_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "_REQUEST_S_MAX", 0.1)
+    monkeypatch.setattr(control, "REQUEST_S_MAX", 0.1)
     directories = ledgers(tmp_path)
 
     def half() -> bytes:

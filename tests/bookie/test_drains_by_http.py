@@ -35,8 +35,8 @@ class Api:
 
     def __init__(self) -> None:
         self.tree = Meanwhile(MemoryStore())
-        self.commands = ClusterCommands(URI, "here", AutoRecoveryOptions())
-        self.cluster = self.commands._cluster = Cluster(URI, tree=self.tree)
+        self.cluster = Cluster(URI, tree=self.tree)
+        self.commands = ClusterCommands(URI, "here", AutoRecoveryOptions(), self.cluster)
         self.operations = LongOperations()
         self.routes = Routes()
         self.api = ApiV2(self.commands, self.operations)

@@ -34,6 +34,7 @@ from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.changing import KEY, add, entry, fence, write_lac
+from tests.bookie.collecting import intended_copy
 from tests.bookie.stepped_twins import SMALL, cut, new_disk, record, restarted, twin_of
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
@@ -397,7 +398,7 @@ def test_intent_of_a_compaction_is_durable_before_the_index_moves_and_forgotten_
     directories = [f"{path}/current" for path in twin.setup.ledger_paths]
     compactor = Compactor(SimulatedFiles(twin.disk), twin.store, directories)
     log_id = twin.store.logs.rotated()[0]
-    intent = compactor.copy(log_id, lambda *_: None)
+    intent = intended_copy(compactor, log_id)
     assert intent is not None
     path = f"{directories[0]}/{intent_format.FILE_NAME}"
     assert intent_format.decode(cut(twin.disk).read_all(path)) == Intent(intent.new_id, log_id)

@@ -247,7 +247,7 @@ def test_directory_that_refused_a_flush_gets_no_entry_before_the_disks_are_looke
 
 
 def test_flush_waits_for_the_removal_of_few_index_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_REMOVALS_AT_ONCE", 2)
+    monkeypatch.setattr(base, "REMOVALS_AT_ONCE", 2)
     twin = twin_of()
     dropped = list(range(4, 11))
     assert add(twin, *((ledger_id, 0) for ledger_id in dropped)) == [Status.EOK] * 7
@@ -329,7 +329,7 @@ def flush_to_make_room(bench: Bench) -> bool:
 def test_bytes_before_the_marks_do_not_count_as_bytes_that_a_start_would_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "_UNMARKED_BYTES_MAX", 3000)
+    monkeypatch.setattr(base, "UNMARKED_BYTES_MAX", 3000)
     bench = Bench(tmp_path)
     advances = []
     for first in range(0, 100, 10):

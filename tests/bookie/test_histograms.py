@@ -8,7 +8,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from bookie_service.metrics.histograms import BUCKETS, Histograms, bucket_of, buckets_of
+from bookie_service.metrics.histograms import BUCKETS, Histograms, bucket_of, buckets_of, counted
 from bookie_service.metrics.requests import ADD_STAGES, READ_ENTRY, JournalTimes, RequestTimes
 
 MS = 1_000_000
@@ -50,7 +50,7 @@ def test_quantiles_are_those_of_the_last_closed_window_and_counts_never_fall() -
 def test_numbers_recorded_together_count_as_one_by_one() -> None:
     one, together = Histograms(2), Histograms(2)
     values = np.array([[3, 500, 70_000], [1, 2, 3]])
-    together.record_all(values, np.array([1, 10, 100]))
+    together.add(0, *counted(values, np.array([1, 10, 100])))
     for which, row in enumerate(values.tolist()):
         for value, weight in zip(row, (1, 10, 100)):
             one.record(which, value, weight)
@@ -70,7 +70,7 @@ def test_quantile_is_the_least_number_that_this_share_does_not_exceed() -> None:
 
 def test_numbers_below_a_bucket_are_those_of_the_buckets_before_it() -> None:
     histograms = Histograms(2)
-    histograms.record_all(np.array([[0, 1, 1, -7], [5, 5, 5, 5]]), np.array([1, 1, 2, 10]))
+    histograms.add(0, *counted(np.array([[0, 1, 1, -7], [5, 5, 5, 5]]), np.array([1, 1, 2, 10])))
     assert histograms.below(0, buckets_of(np.array([0, 1, 2]))) == [0, 11, 14]
     assert (histograms.sum(0), histograms.sum(1)) == (3, 70)
 

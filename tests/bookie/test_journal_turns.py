@@ -43,7 +43,7 @@ class Bench:
         self.reports: list[tuple[str, int]] = []
         self.failures: list[BaseException] = []
         options = options or JournalOptions(preallocate_bytes=4096, alignment_bytes=512)
-        journal = Journal(self.files, "/journal", options, JournalPosition(0, 0))
+        self.journal = Journal(self.files, "/journal", options, JournalPosition(0, 0))
         events = JournalEvents(
             lambda sequence: self.reports.append(("durable", sequence)),
             lambda sequence: self.reports.append(("written", sequence)),
@@ -51,7 +51,7 @@ class Bench:
             self.loop.post,
         )
         self.thread = JournalThread(
-            journal, limits or FlushLimits(), events, self.loop, "journal-0", clock_ns=lambda: self.now_ns
+            self.journal, limits or FlushLimits(), events, self.loop, "journal-0", clock_ns=lambda: self.now_ns
         )
         self.disk.before_operation = self._note
 
@@ -187,7 +187,7 @@ def test_deferred_records_are_written_and_synced_by_the_next_of_any_kind() -> No
     mark = bench.thread.take_mark()
     assert not mark.done()
     assert (bench.group(), bench.syncs) == ([("durable", 7)], 3)
-    assert mark.result() == bench.thread._journal.end
+    assert mark.result() == bench.journal.end
 
 
 def test_quiet_journal_writes_one_marker_and_a_busy_one_none() -> None:
@@ -199,9 +199,9 @@ def test_quiet_journal_writes_one_marker_and_a_busy_one_none() -> None:
     bench.loop.pass_time()
     assert bench.thread.is_idle, "a record came meanwhile, and is durable"
     bench.loop.pass_time()
-    end = bench.thread._journal.end
+    end = bench.journal.end
     assert bench.group() == [("durable", 2)]
-    assert bench.thread._journal.end > end
+    assert bench.journal.end > end
     assert not bench.loop.has_timers
     bench.submit()
     assert bench.loop.has_timers
@@ -211,10 +211,10 @@ def test_records_that_were_committed_at_once_get_a_marker_when_the_journal_is_qu
     """Without it, damage to the last record would look like a write that a crash interrupted."""
     bench = Bench()
     assert bench.thread.commit([record()]) == 1
-    end = bench.thread._journal.end
+    end = bench.journal.end
     bench.loop.pass_time()
     assert bench.group() == [("durable", 1)]
-    assert bench.thread._journal.end > end
+    assert bench.journal.end > end
 
 
 def test_deferred_records_are_synced_in_a_while_though_others_keep_coming() -> None:
@@ -224,9 +224,9 @@ def test_deferred_records_are_synced_in_a_while_though_others_keep_coming() -> N
     bench.submit(deferred=True)
     bench.turn()
     bench.loop.pass_time()
-    end = bench.thread._journal.end
+    end = bench.journal.end
     assert (bench.group(), bench.syncs) == ([("durable", 2)], 1)
-    assert bench.thread._journal.end == end, "that is no marker"
+    assert bench.journal.end == end, "that is no marker"
     bench.submit()
     bench.turn()
     bench.loop.pass_time()

@@ -107,7 +107,7 @@ def test_few_ledgers_are_kept_in_memory_though_the_oldest_must_stay(
     assert add(twin, *((ledger_id, 0) for ledger_id in range(10, 40))) == [Status.EOK] * 30
     twin.checkpoint()
     again = restarted(twin)
-    monkeypatch.setattr(base, "_LEDGERS_MAX", 4)
+    monkeypatch.setattr(base, "LEDGERS_MAX", 4)
     assert add(again, (10, 1), (11, 1)) == [Status.EOK] * 2
     for ledger_id in range(12, 40):
         assert again.store.ledger(ledger_id) is not None

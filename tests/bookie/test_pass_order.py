@@ -21,7 +21,7 @@ from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.bench_collectors import OFTEN, BenchCollector, with_collector
-from tests.bookie.collecting import KEY, STORE_OPTIONS, UNLIMITED, Bench, without_limits
+from tests.bookie.collecting import KEY, STORE_OPTIONS, UNLIMITED, Bench, intended_copy, without_limits
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.items import item
 from tests.bookie.storage_edges import half_live, log_ids
@@ -302,7 +302,7 @@ def test_compaction_replaces_positions_that_a_crash_has_torn(tmp_path: Path) -> 
     """They lead to no log, or to another entry; the copy has the entry."""
     bench = half_live(tmp_path)
     (old_id,) = log_ids(bench)
-    intent = bench.compactor.copy(old_id, without_limits)
+    intent = intended_copy(bench.compactor, old_id)
     assert intent is not None
     torn = np.array([(77 << OFFSET_BITS) + 1028, (77 << OFFSET_BITS) + 5], np.int64)
     with bench.store.writing:
@@ -364,7 +364,7 @@ def test_compaction_that_a_failing_disk_blocks_at_a_start_is_left_whole_to_a_lat
     bench.store.seal_logs()
     bench.drop(3, 4)
     old_id = log_ids(bench)[0]
-    intent = bench.compactor.copy(old_id, without_limits)
+    intent = intended_copy(bench.compactor, old_id)
     assert intent is not None
     (copy,) = tmp_path.rglob(f"*{SUFFIX}")
     files.fault = lambda operation, path: operation == "open" and path == str(copy)

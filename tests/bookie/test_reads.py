@@ -28,6 +28,7 @@ from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 from tests.bookie.cold_files import ColdFiles, ColdIndex
+from tests.bookie.collecting import intended_copy
 from tests.bookie.ledger_stores import flush
 from tests.bookie.serving import Peer, Serving, service_options, split, stored
 from tests.crash.twins import AtOnce
@@ -210,7 +211,7 @@ def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_
     (log_id,) = storage.store.logs.rotated()
     storage.store.prepare_drop([1], fenced=[], now_s=0)
     storage.store.drop([1])
-    intent = storage.compactor.copy(log_id, lambda entries, size: None)
+    intent = intended_copy(storage.compactor, log_id)
     storage.compactor.finish(intent, lambda entries, size: None)
     files.is_cold = True
     old = waiting.asked[0][0]

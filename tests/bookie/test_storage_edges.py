@@ -27,7 +27,7 @@ from bookie_service.storage.journal.journal import Journal, JournalOptions, Reco
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from bookie_service.storage.ledgers.opening import open_storage
 from bookie_service.storage.logs import compaction
-from tests.bookie.collecting import Bench, without_limits
+from tests.bookie.collecting import Bench, intended_copy, without_limits
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.file_indexes import CountingFiles, new_index, update
 from tests.bookie.items import item
@@ -345,7 +345,7 @@ def test_journal_keeps_as_many_backups_as_apaches_unless_it_is_configured() -> N
 def test_compaction_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
     bench = half_live(tmp_path)
     (old_id,) = log_ids(bench)
-    intent = bench.compactor.copy(old_id, without_limits)
+    intent = intended_copy(bench.compactor, old_id)
     assert intent is not None
     bench.reopen()
     assert bench.notices == []
@@ -360,7 +360,7 @@ def test_compaction_whose_new_log_is_lost_or_damaged_keeps_the_old_one(tmp_path:
     for number, damage in enumerate(("missing", "cut", "damaged")):
         bench = half_live(tmp_path / str(number))
         (old_id,) = log_ids(bench)
-        intent = bench.compactor.copy(old_id, without_limits)
+        intent = intended_copy(bench.compactor, old_id)
         assert intent is not None
         (copied,) = (tmp_path / str(number)).rglob(f"*{SUFFIX}")
         if damage == "missing":
@@ -415,7 +415,7 @@ def test_copy_that_fails_tells_why_though_its_file_cannot_be_removed(tmp_path: P
 
     files.fault = fault
     with pytest.raises(OSError, match="Input/output") as raised:
-        bench.compactor.copy(old_id, without_limits)
+        intended_copy(bench.compactor, old_id)
     assert raised.value.filename.endswith(SUFFIX)
     files.fault = None
     bench.reopen()
@@ -428,18 +428,18 @@ def test_copy_that_fails_tells_why_though_its_file_cannot_be_removed(tmp_path: P
 
 def test_large_copies_are_synced_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sync of all of it at the end would hold the journal's syncs up."""
-    monkeypatch.setattr(compaction, "_SYNC_BYTES", 1000)
+    monkeypatch.setattr(compaction, "SYNC_BYTES", 1000)
     files = FaultyFiles()
     bench = half_live(tmp_path, files)
     (old_id,) = log_ids(bench)
     files.operations.clear()
-    assert bench.compactor.copy(old_id, without_limits) is not None
+    assert intended_copy(bench.compactor, old_id) is not None
     syncs = [path for operation, path in files.operations if operation == "sync_data" and path.endswith(SUFFIX)]
     monkeypatch.undo()
     files.operations.clear()
     other = half_live(tmp_path / "other", files)
     files.operations.clear()
-    assert other.compactor.copy(log_ids(other)[0], without_limits) is not None
+    assert intended_copy(other.compactor, log_ids(other)[0]) is not None
     unhurried = [path for operation, path in files.operations if operation == "sync_data" and path.endswith(SUFFIX)]
     assert len(syncs) > len(unhurried) > 0
     bench.store.close()
@@ -461,7 +461,7 @@ def test_log_without_a_map_whose_entries_end_in_damage_is_not_rewritten(tmp_path
     bench.drop(1)
     (log_id,) = log_ids(bench)
     with pytest.raises(StorageDamaged, match="no entry begins there"):
-        bench.compactor.copy(log_id, without_limits)
+        intended_copy(bench.compactor, log_id)
     assert log_ids(bench) == [log_id]
     assert not list(tmp_path.rglob(f"*{SUFFIX}"))
     assert bench.holds(2, range(4, 20))

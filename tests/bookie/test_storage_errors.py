@@ -166,7 +166,7 @@ def test_record_after_damage_is_found_wherever_the_bytes_that_are_looked_through
     content = bytearray(path_of(tmp_path).read_bytes())
     content[later - 1] ^= 0xFF
     path_of(tmp_path).write_bytes(content)
-    monkeypatch.setattr(replay, "_SCAN_BYTES", later + within - (at + 1))
+    monkeypatch.setattr(replay, "SCAN_BYTES", later + within - (at + 1))
     with pytest.raises(StorageDamaged, match=f"offset {at}: .* offset {later} holds a record"):
         replayed(tmp_path)
 

@@ -19,7 +19,8 @@ from bkspark.wire.entry_lists import EntryRuns
 from bkspark.wire.flags import AddFlags
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, count_leading, scan_frames, split_items
 from bkspark.wire.single_add import SingleAdd
-from bkspark.wire.v3_single_add import decode_single_add, number
+from bkspark.wire.v3_patterns import number
+from bkspark.wire.v3_single_add import decode_single_add
 from bkspark.wire.v3_single_read import SingleRead, decode_single_read
 from bookie_service.storage.io.framed_entries import FramedEntries
 from tests.fuzzing.target import INT64_MAX, Draw, Target

@@ -54,7 +54,7 @@ def test_damaged_entries_are_reported_and_read_elsewhere(tmp_path, caplog, wire_
         await damage(second, writer.ledger_id, 3, 12)
         for bookie in (first, second, third):
             reader = await client.open(writer.ledger_id)
-            reader._range._preferred = bookie
+            reader._range.preferred = bookie
             assert list(await reader.read(0, 29)) == PAYLOADS
         assert {(first, 3), (second, 3)} <= reported(caplog, writer.ledger_id)
         await damage(third, writer.ledger_id, 3)

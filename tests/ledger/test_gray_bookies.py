@@ -184,7 +184,7 @@ async def read_p99(reader: LedgerReader, sticky: str, count: int, entries: int) 
     took = []
     for number in range(count):
         first_entry = 7 * number % STORED
-        reader._range._preferred = sticky
+        reader._range.preferred = sticky
         began = loop.time()
         await reader.read(first_entry, first_entry + entries - 1)
         took.append(loop.time() - began)

@@ -108,7 +108,7 @@ def test_entries_in_the_write_cache_are_asked_for(tmp_path, spy):
         client = cluster.client(net=PATIENT)
         async with await client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
             await writer.append_many(SMALL[:2000])
-            await cluster.bookies[0].service._flush()
+            await cluster.bookies[0].service.flush()
             await writer.append_many(SMALL[2000:])
         assert await scan(client, writer.ledger_id) == SMALL
         assert count(spy) == 2000
@@ -192,7 +192,7 @@ def test_damage_in_an_entry_log_is_reported_and_read_elsewhere(
         first, second = cluster.bookies
         flip(logs(first), payloads[at])
         reader = await client.open(ledger_id)
-        reader._range._preferred = first.id
+        reader._range.preferred = first.id
         assert [payload async for batch in reader.batches() for payload in batch] == payloads
         assert 0 < count(spy) < len(payloads)
         assert f"entry {at} at bookie {first.id}: the bytes do not match their digest" in caplog.text
@@ -225,7 +225,7 @@ def test_a_bookie_that_stops_in_the_middle_is_left_for_another(tmp_path, spy):
         for bookie in cluster.bookies:
             await bookie.flush()
         reader = await client.open(ledger_id)
-        reader._range._preferred = cluster.bookies[0].id
+        reader._range.preferred = cluster.bookies[0].id
         found: list[bytes] = []
         async for batch in reader.batches():
             found += batch

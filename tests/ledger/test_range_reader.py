@@ -253,7 +253,7 @@ def test_planned_readers_of_different_ledgers_begin_with_different_bookies() -> 
             assert bookies[first].asked[before].ledger_id == ledger_id
             order = [number for number, bookie in enumerate(bookies) if bookie.asked[-1].ledger_id == ledger_id]
             assert order == [0, 1, 2]
-            assert planned_reader(pool, ledger_id, metadata, b"")._preferred == bookies[first].id
+            assert planned_reader(pool, ledger_id, metadata, b"").preferred == bookies[first].id
 
     play([holds(0), holds(0), holds(0)], test)
 
@@ -309,7 +309,7 @@ def test_comparison_passes_over_a_bookie_that_could_not_be_reached_and_moves_no_
         know(pool, bookies[1], 1000.0)
         assert await read(reader, 0, 9) == entries(0, 9)
         assert [len(bookie.asked) for bookie in bookies] == [0, 1, 1]
-        assert reader._preferred == bookies[1].id
+        assert reader.preferred == bookies[1].id
 
     play([holds(9), holds(9), holds(9)], test)
 

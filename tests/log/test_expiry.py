@@ -11,10 +11,11 @@ from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import MetadataError, NoSuchLog
 from bkspark.log import expiry
+from bkspark.log.consumer_nodes import Consumer
 from bkspark.log.expiry import Expiry, ExpiryTimer, first_by_bytes
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
-from bkspark.log.retention import Consumer, Retention, cutoff_ms
+from bkspark.log.retention import Retention, cutoff_ms
 from bkspark.log.store import LogStore
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore

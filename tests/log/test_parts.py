@@ -14,10 +14,10 @@ from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.ids import ENTRY_ID_MAX
 from bkspark.log import formats, publication, schemas, times
 from bkspark.log.attempts import is_superseded, with_condemned
+from bkspark.log.consumer_nodes import decode_consumer
 from bkspark.log.formats import PendingLedger, Publisher, SegmentFacts, SegmentOwner, log_path
 from bkspark.log.heads import HeadStore
 from bkspark.log.positions import parse_place
-from bkspark.log.retention import decode_consumer
 from bkspark.log.times import OPEN_MARKS_MAX, Mark, OpenTimes, TimeIndex, TimePageRef, decode_open
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryStore

@@ -13,19 +13,12 @@ import pytest
 
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, MetadataFormat, NoSuchLedger
 from bkspark.log import Log
+from bkspark.log.consumer_nodes import Consumer, decode_consumer, encode_consumer
 from bkspark.log.consumers import CONSUMERS_MAX, consumer_path
 from bkspark.log.expiry import Expiry, first_by_bytes
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
-from bkspark.log.retention import (
-    AGE_MS_MAX,
-    Consumer,
-    Retention,
-    cutoff_ms,
-    decode_consumer,
-    encode_consumer,
-    first_kept,
-)
+from bkspark.log.retention import AGE_MS_MAX, Retention, cutoff_ms, first_kept
 from bkspark.log.writer import LedgerOptions, delete_ledger
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.clocks import Clock, at, log_of, without_times

@@ -10,14 +10,15 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, NoSuchLedger, SchemaMismatch, VersionPublished
+from bkspark.errors import DataLoss, MetadataFormat, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner, routed_epochs
-from bkspark.log.attempts import CALLS_AT_ONCE
 from bkspark.log.epochs import EpochCommitter, Output
-from bkspark.log.formats import Publisher
+from bkspark.log.formats import Publisher, log_path
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.writer import LedgerOptions, RollLimits
+from bkspark.metadata.tree import ANY_VERSION
+from bkspark.tasks import CALLS_AT_ONCE
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, read_all, until
 
@@ -327,6 +328,22 @@ def test_logs_that_were_deleted_do_not_keep_ledgers_from_being_discarded_in_the_
         (log,) = await make(client, "a")
         await (await log.create_attempt(SegmentOwner("query", "q", 0, 0, 0), OPTIONS)).close()
         await committer(client).discard([*(f"gone{number}" for number in range(CALLS_AT_ONCE)), "a"], up_to_epoch=0)
+        assert await ledger_ids(client) == set()
+
+    run_on_one(tmp_path, test)
+
+
+def test_a_log_that_cannot_be_read_does_not_keep_ledgers_from_being_discarded_in_the_others(tmp_path) -> None:
+    """The others are asked after it, and not at the same time."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        bad, log = await make(client, "bad", "a")
+        await (await log.create_attempt(SegmentOwner("query", "q", 0, 0, 0), OPTIONS)).close()
+        await (await client.tree()).set(log_path("bad"), b"no head", ANY_VERSION)
+        gone = [f"gone{number}" for number in range(CALLS_AT_ONCE)]
+        with pytest.raises(MetadataFormat):
+            await committer(client).discard([bad.name, *gone, "a"], up_to_epoch=0)
         assert await ledger_ids(client) == set()
 
     run_on_one(tmp_path, test)

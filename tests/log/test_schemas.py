@@ -12,6 +12,7 @@ from bkspark.log import changes, formats, schemas
 from bkspark.log.formats import LogHead, SchemaRef, log_path
 from bkspark.log.positions import Position
 from bkspark.log.schemas import SCHEMAS_MAX, SchemaChange, StoredSchema, decode_schema, encode_schema
+from bkspark.log.unnamed import remove_unnamed
 from tests.log.world import World, closed, in_world
 
 TOKEN = "00000000000000aa"
@@ -116,7 +117,7 @@ async def test_overwriting_keeps_the_present_schema_or_replaces_it(world: World)
     await world.stage(4)
     await world.store.replace_ledgers("x", closed(4), closed=[], schema=SchemaChange(JSON, TWO.name))
     assert (await world.store.snapshot("x")).schemas == (SchemaRef(3, 3, JSON.name),)
-    await world.store.attempts.remove_unnamed("x")
+    await remove_unnamed(world.store.heads, "x")
     assert await world.nodes("schemas") == [JSON.name]
 
 

@@ -22,11 +22,12 @@ import pytest
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError
+from bkspark.log.consumer_nodes import Consumer
 from bkspark.log.consumers import ConsumerRegistration
 from bkspark.log.expiry import Expiry
 from bkspark.log.formats import Publisher, SegmentFacts, SegmentOwner, log_path
 from bkspark.log.positions import Position
-from bkspark.log.retention import Consumer, Retention
+from bkspark.log.retention import Retention
 from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.store import LogStore

@@ -10,6 +10,7 @@ import pytest
 
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.times import OpenTimes
+from bkspark.log.unnamed import remove_unnamed
 from tests.log.world import World
 
 WRITER = "a" * 16
@@ -65,7 +66,7 @@ def test_writer_that_died_while_many_others_published_leaves_its_entries_the_tim
         assert snapshot.open_ordinals == ()
         assert len(snapshot.head.times.marks) <= 4
         assert {ms: await snapshot.first_at(ms) for ms in wanted} == wanted
-        await world.store.attempts.remove_unnamed("x")
+        await remove_unnamed(world.store.heads, "x")
         again = await world.another_store().snapshot("x")
         assert {ms: await again.first_at(ms) for ms in wanted} == wanted
 

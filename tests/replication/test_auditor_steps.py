@@ -70,7 +70,7 @@ def test_audit_ends_with_the_election() -> None:
         await other.auditor.refresh()
         world.expire(one)
         with pytest.raises(SessionExpired, match="not the auditor any more"):
-            await one.auditor.audit([LOST], one.auditor._is_still_elected)
+            await one.auditor.audit([LOST], one.auditor.check_elected)
         assert await one.listed() == []
 
     play(test)
@@ -85,7 +85,7 @@ def test_check_of_ledgers_that_ends_after_the_election_is_not_noted() -> None:
         await other.auditor.refresh()
         world.expire(one)
         with pytest.raises(SessionExpired, match="not the auditor any more"):
-            await one.auditor._check_ledgers()
+            await one.auditor.check_ledgers()
         assert await other.cluster.store.all_checked_ms() is None
 
     play(test)

@@ -197,7 +197,7 @@ def test_process_that_is_not_the_auditor_lists_nothing_that_its_check_finds() ->
         repaired = await RepairedCluster.of(world.client(net=PATIENT))
         auditor = repaired.auditor("a process", AutoRecoveryOptions())
         with pytest.raises(SessionExpired, match="not the auditor"):
-            await auditor._check_ledgers()
+            await auditor.check_ledgers()
         assert [ledger_id async for ledger_id in repaired.store.ids()] == []
 
     with_bookies(Holder(range(3)), Holder({0, 1}))(test)

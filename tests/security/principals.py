@@ -8,4 +8,4 @@ from tests.bookie.serving import Serving
 
 def principals(bookie: Serving) -> list[Principal]:
     """Return the principals of all connections of a bookie."""
-    return bookie.call(lambda: [connection.principal for connection in bookie.service._connections.all()])
+    return bookie.call(lambda: [connection.principal for connection in bookie.service.connections.all()])

@@ -57,7 +57,7 @@ def auth(is_v3: bool, payload: bytes = b"") -> bytes:
 
 
 def connections(bookie: Serving) -> list[Connection]:
-    return bookie.call(lambda: list(bookie.service._connections.all()))  # type: ignore[arg-type]
+    return bookie.call(lambda: list(bookie.service.connections.all()))  # type: ignore[arg-type]
 
 
 def wait_until_received(bookie: Serving, receptions: int = 1) -> None:

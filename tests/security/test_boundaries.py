@@ -144,7 +144,7 @@ def test_the_address_that_failed_longest_ago_is_forgotten_first() -> None:
 
 
 def test_rules_of_principals_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorization, "_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(authorization, "REMEMBERED_MAX", 3)
     rules = parse_rules(b"anonymous read *\n")
     first = rules.of(Principal("0", "digest"))
     rules.of(Principal("1", "digest"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bkspark.log import attempts, changes, epochs, heads, log, sharing, store, unregistered
+from bkspark.log import attempts, changes, epochs, formats, heads, log, sharing, store, unregistered
 from bkspark.log.formats import LogHead, Publisher, SegmentFacts
 from bkspark.metadata.tree import ANY_VERSION, Delete, Set
 from tests.planting import Plant, changed, replaced
@@ -94,7 +94,7 @@ def _condemns_what_is_listed(_: Any) -> Any:
             return heads.Change(None, doomed)
         changed, nodes = attempts.with_condemned(head, name, doomed)
         still = await self.pending_ids(name)
-        also = [Delete(attempts.pending_path(name, each)) for each in doomed if each in still]
+        also = [Delete(formats.pending_path(name, each)) for each in doomed if each in still]
         return heads.Change(changed, doomed, nodes, also)
 
     return condemn

@@ -175,14 +175,14 @@ class Life:
             for attempt in range(self.chance.choice((1, 1, 2))):  # a lost attempt reports nothing
                 batch = pa.record_batch([pa.array([str(row) for row in rows], pa.string())], names=["value"])
                 of_attempt = SegmentOwner(kind, owner, epoch, partition, self.chance.randrange(1 << 40) + attempt)
-                result = writer._destination.write(of_attempt, iter([batch]), is_keyed=kind == "query")
+                result = writer.destination.write(of_attempt, iter([batch]), is_keyed=kind == "query")
             results.append(result)
         return results
 
     def _append(self, *, overwrite: bool = False) -> None:
         writer = BookKeeperWriter(SCHEMA, self.options(), overwrite)
         parts = self._new_rows()
-        results = self._results(writer, parts, "job", writer._job_id, None)
+        results = self._results(writer, parts, "job", writer.job_id, None)
         if self.chance.random() < 0.2:
             writer.abort(results)
             return

@@ -240,7 +240,7 @@ def test_first_to_commit_of_two_jobs_that_want_an_empty_log_wins(spark, table, c
     schema = StructType().add("value", "string")
     late = job()  # it looked at the log while that was empty
     log = Log(client.asynchronous, table.log)
-    owner = SegmentOwner("job", late._job_id, None, 0, 0)
+    owner = SegmentOwner("job", late.job_id, None, 0, 0)
     ledger = LedgerWriter(run(lambda: log.create_attempt(owner)))
     ledger.append(b"late")
     closed = ledger.close()

@@ -79,8 +79,8 @@ class EvolvingLog:
         writer = BookKeeperWriter(columns, given, overwrite)
         rows = [self.author.row(columns) for _ in range(self.author.chance.randint(1, 4))]
         batch = pa.RecordBatch.from_pylist(rows, arrow_schema(columns))
-        owner = SegmentOwner("job", writer._job_id, None, 0, 0)
-        writer.commit([writer._destination.write(owner, iter([batch]), is_keyed=False)])
+        owner = SegmentOwner("job", writer.job_id, None, 0, 0)
+        writer.commit([writer.destination.write(owner, iter([batch]), is_keyed=False)])
         if overwrite:
             self.rows = []
         self.rows += [{name.lower(): value for name, value in row.items()} for row in batch.to_pylist()]

@@ -73,8 +73,8 @@ def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client
     written = SourceOptions.parse({"uri": cluster.uri, **given}, {})
     schema = StructType().add("a", "long")
     writer = BookKeeperWriter(schema, written, False)
-    destination = writer._destination
-    owner = SegmentOwner("job", writer._job_id, None, 0, 0)
+    destination = writer.destination
+    owner = SegmentOwner("job", writer.job_id, None, 0, 0)
     batch = pa.record_batch({"a": pa.array([5], pa.int64())})
     writer.commit([destination.write(owner, iter([batch]), is_keyed=True)])
     assert rows(*source(cluster, name, "json")) == [{"a": 5}]

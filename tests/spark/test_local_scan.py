@@ -82,7 +82,7 @@ async def written(client: Client, copies: int, flushed: InProcessBookie | None =
     async with await client.create(ensemble=copies, write_quorum=copies, ack_quorum=copies) as writer:
         await writer.append_many(PAYLOADS[:2000])
         if flushed is not None:
-            await flushed.service._flush()
+            await flushed.service.flush()
         await writer.append_many(PAYLOADS[2000:])
     return writer.ledger_id, await client.metadata(writer.ledger_id)
 

@@ -498,7 +498,7 @@ def test_abort_after_a_commit_that_took_effect_deletes_nothing_published(spark, 
     from bkspark.log.formats import SegmentFacts
 
     def attempt(partition: int) -> AttemptResult:
-        owner = SegmentOwner("job", writer._job_id, None, partition, partition)
+        owner = SegmentOwner("job", writer.job_id, None, partition, partition)
         ledger = LedgerWriter(run(lambda: log.create_attempt(owner)))
         ledger.append(str(partition).encode())
         closed = ledger.close()

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
+from bkspark.log.consumer_nodes import Consumer
 from bkspark.log.positions import Position
-from bkspark.log.retention import Consumer
 from bkspark.log.store import LogStore
 from bkspark.spark import consumers
 from bkspark.spark.connection import connect

@@ -30,7 +30,7 @@ from bookie_service.storage.journal.truncation import length_before
 Apply = Callable[[int, int, bytes], None]
 """Called with (kind, count, body) of each record, in order."""
 
-_SCAN_BYTES = 1 << 20
+SCAN_BYTES = 1 << 20
 _REMEDY = (
     "acknowledged entries may be lost, so this bookie does not start; restore the file from a backup, or start a "
     "bookie with a new id and empty directories and let autorecovery copy the ledgers"
@@ -229,12 +229,12 @@ def _later_record(link: _Link, end: int) -> int | None:
     position = end + 1
     overlap = RECORD_HEADER_BYTES - 1
     while position < link.size:
-        piece = link.file.read(_SCAN_BYTES + overlap, position)
+        piece = link.file.read(SCAN_BYTES + overlap, position)
         found = piece.find(journal_format.RECORD_MAGIC)
         while found >= 0:
             header = journal_format.decode_record_header(piece, found, file_id=link.file_id, offset=position + found)
             if header is not None and header.synced > end:
                 return position + found
             found = piece.find(journal_format.RECORD_MAGIC, found + 1)
-        position += _SCAN_BYTES
+        position += SCAN_BYTES
     return None

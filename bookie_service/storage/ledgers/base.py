@@ -65,14 +65,14 @@ from bookie_service.storage.logs.log_reader import EntryLogReader
 logger = logging.getLogger(__name__)
 
 _POSITIONS_PER_LOOKUP = 8192
-_LEDGERS_MAX = 16 * 1024
+LEDGERS_MAX = 16 * 1024
 """How many ledgers are kept in memory, without those whose changes are not before the marks yet."""
 _LEDGERS_LOOKED_AT = 8
 """When another ledger comes, this many of the oldest are checked for one that can be dropped."""
-_REMOVALS_AT_ONCE = 256
+REMOVALS_AT_ONCE = 256
 """How many index files are removed while a flush waits."""
 _UNMARKED_LEDGERS_MAX = 64 * 1024
-_UNMARKED_BYTES_MAX = 256 * 1024 * 1024
+UNMARKED_BYTES_MAX = 256 * 1024 * 1024
 """At most this many bytes are flushed without advancing the marks, because replay has to read them again."""
 
 
@@ -128,7 +128,7 @@ class BaseLedgerStorage(ABC):
         self._flushing: MemTable | None = None
         """The half that is being flushed; None: no flush runs."""
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
-        """Ledgers in memory, the one unused for longest first; at most _LEDGERS_MAX beside those that must stay."""
+        """Ledgers in memory, the one unused for longest first; at most LEDGERS_MAX beside those that must stay."""
         self._changed: set[int] = set()
         """Ledgers whose headers have changed since the last flush began. Emptied by `begin_flush`."""
         self._index_lacks_positions = False
@@ -210,7 +210,7 @@ class BaseLedgerStorage(ABC):
         )
         self._ledgers[header.ledger_id] = ledger
         for _ in range(_LEDGERS_LOOKED_AT):
-            if len(self._ledgers) <= _LEDGERS_MAX:
+            if len(self._ledgers) <= LEDGERS_MAX:
                 break
             oldest = next(iter(self._ledgers))
             if self._is_settled(oldest) and oldest != header.ledger_id:
@@ -372,7 +372,7 @@ class BaseLedgerStorage(ABC):
         self.watch.note(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
         self._changed.clear()
-        is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
+        is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > UNMARKED_BYTES_MAX
         return Flush(self._flushing, headers, advances_checkpoint or is_much)
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
@@ -533,8 +533,8 @@ class BaseLedgerStorage(ABC):
         while left:
             # A flush may come in between.
             with self._changing_records():
-                self.index.finish_removal(left[:_REMOVALS_AT_ONCE])
-            del left[:_REMOVALS_AT_ONCE]
+                self.index.finish_removal(left[:REMOVALS_AT_ONCE])
+            del left[:REMOVALS_AT_ONCE]
         with self._changing_records():
             syncs = self.index.sync_removed(ledger_ids)
         # Without the lock, because a disk may be late.

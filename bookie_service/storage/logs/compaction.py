@@ -52,7 +52,7 @@ _OPEN_FILES_MAX = 64
 _LEDGERS_PER_MOVE = 128
 """How many index files one move changes while flushes wait for it."""
 _ROWS_PER_MOVE = 64 * 1024
-_SYNC_BYTES = 2 * 1024 * 1024
+SYNC_BYTES = 2 * 1024 * 1024
 OUTSTANDING_MAX = 100_000
 
 _Group = tuple[int, slice | np.ndarray]
@@ -147,15 +147,6 @@ class Compactor:
         return False
 
     # ---- rewriting ----
-
-    def copy(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> Intent | None:
-        """Do steps 1 and 2; return the compaction to finish, or None if nothing in the log counts any more.
-
-        Raises:
-            LogInDoubt, StorageDamaged, OSError: as `rewrite` and `intend`.
-        """
-        new_id = self.rewrite(log_id, pace, outstanding_max)
-        return None if new_id is None else self.intend(new_id, log_id)
 
     def rewrite(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> int | None:
         """Do step 1; return the id of the new log, or None if nothing in the log counts any more.
@@ -494,6 +485,6 @@ def _append(writer: EntryLogWriter, window: LogWindow, live: np.ndarray) -> None
     writer.count(window.ledger_ids[live], sizes)
     begin = writer.end
     writer.write([view[start:end] for start, end in contiguous_spans(starts, sizes)])
-    if begin // _SYNC_BYTES != writer.end // _SYNC_BYTES:
+    if begin // SYNC_BYTES != writer.end // SYNC_BYTES:
         # In small steps, so that the journal's syncs never wait for much.
         writer.sync()

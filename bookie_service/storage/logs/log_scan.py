@@ -19,7 +19,7 @@ from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX
 
-_WINDOW_BYTES = 1024 * 1024
+WINDOW_BYTES = 1024 * 1024
 _POSITIONS_GAP_MAX = 8192
 """Entry ids that are further apart than this are looked up separately."""
 
@@ -71,7 +71,7 @@ class LogScan:
     def _window(self, offset: int) -> LogWindow | None:
         """Return the items from `offset` on, at least one; None: there is no item."""
         room = self.items_end - offset
-        data = self._file.read(min(_WINDOW_BYTES, room), offset)
+        data = self._file.read(min(WINDOW_BYTES, room), offset)
         needed = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
         if len(data) < needed <= min(ITEM_BYTES_MAX, room):
             data = self._file.read(needed, offset)
