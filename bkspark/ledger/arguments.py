@@ -37,8 +37,8 @@ def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple
     return size, write, ack
 
 
-def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, bytes]:
-    """Return custom metadata as it is stored: text as UTF-8.
+def custom_metadata(metadata: Mapping[str, bytes | str] | None, argument: str = "metadata") -> dict[str, bytes]:
+    """Return custom metadata as it is stored: text as UTF-8. `argument`: its name, for messages.
 
     Raises:
         ConfigurationError: `metadata` is not a mapping of text to bytes or text.
@@ -46,18 +46,18 @@ def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, byt
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
-        raise ConfigurationError(f"metadata must be a mapping of text to bytes or text, not {metadata!r:.80}")
+        raise ConfigurationError(f"{argument} must be a mapping of text to bytes or text, not {metadata!r:.80}")
     stored: dict[str, bytes] = {}
     for name, value in metadata.items():
         if not isinstance(name, str):
-            raise ConfigurationError(f"metadata: the name {name!r} is not text")
+            raise ConfigurationError(f"{argument}: the name {name!r} is not text")
         if not isinstance(value, (str, bytes, bytearray, memoryview)):
-            raise ConfigurationError(f"metadata: the value of {name!r} must be bytes or text, not {value!r:.80}")
+            raise ConfigurationError(f"{argument}: the value of {name!r} must be bytes or text, not {value!r:.80}")
         try:
             name.encode()
             stored[name] = value.encode() if isinstance(value, str) else bytes(value)
         except UnicodeEncodeError:
-            raise ConfigurationError(f"metadata: {name!r} or its value is not valid Unicode") from None
+            raise ConfigurationError(f"{argument}: {name!r} or its value is not valid Unicode") from None
     return stored
 
 

@@ -15,7 +15,7 @@ from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
-from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
+from bkspark.errors import ClientClosed, ConfigurationError, NoSuchLedger, UnauthorizedAccess
 from bkspark.ids import DIGESTS
 from bkspark.ledger import arguments
 from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
@@ -62,7 +62,7 @@ def _ledger_facts(cluster: Cluster, ledger_id: object, **options: object) -> dic
     return {"ledger": ledger_id} if isinstance(ledger_id, int) else {}
 
 
-def _recovery_facts(cluster: Cluster, context: ClientContext, ledger_id: int) -> dict[str, str | int]:
+def _recovery_facts(cluster: Cluster, context: ClientContext, ledger_id: int, wanted: object) -> dict[str, str | int]:
     return {"ledger": ledger_id}
 
 
@@ -76,6 +76,17 @@ def _reader_facts(reader: LedgerReader) -> dict[str, str | int]:
 
 def _end_facts(metadata: LedgerMetadata) -> dict[str, str | int]:
     return {"last_entry": metadata.last_entry}
+
+
+def _check_identity(ledger_id: int, metadata: LedgerMetadata, wanted: Mapping[str, bytes]) -> None:
+    """Raise NoSuchLedger unless metadata have the wanted custom metadata: a ledger keeps those of its creation."""
+    lacking = [name for name, value in wanted.items() if metadata.custom_metadata.get(name) != value]
+    if lacking:
+        raise NoSuchLedger(
+            f"ledger {ledger_id} is another ledger, which was created with the id of the expected one: its custom "
+            f"metadata differ in {', '.join(lacking)}",
+            ledger_id=ledger_id,
+        )
 
 
 class Cluster:
@@ -271,15 +282,19 @@ class Cluster:
 
     @measured("open")
     @traced("bookkeeper.open", _ledger_facts, _reader_facts)
-    async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
+    async def open(
+        self, ledger_id: int, *, recover: bool = False, having: Mapping[str, bytes | str] | None = None
+    ) -> LedgerReader:
         """Return a reader of a ledger.
 
         Args:
             recover: True: fence the ledger, find its end and close it; its writer can add nothing more. False: never
                 fence, and read up to the LAC.
+            having: custom metadata by which the ledger is known. One that lacks them was created under the id after
+                the wanted ledger was deleted; nothing is done to it.
 
         Raises:
-            NoSuchLedger: it does not exist.
+            NoSuchLedger: it does not exist, or is another one by `having`.
             UnauthorizedAccess: the password is wrong.
             LedgerRecoveryFailed, ReadFailed: too few bookies answered.
 
@@ -288,47 +303,57 @@ class Cluster:
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         recover = arguments.flag("recover", recover)
+        wanted = arguments.custom_metadata(having, "having")
         context = await self.context()
         stored = await context.ledgers.read(ledger_id)
         metadata, last = stored.metadata, LastEntries()
+        _check_identity(ledger_id, metadata, wanted)
         self._check_password(ledger_id, metadata)
         times = LedgerTimes.of(stored)
         if not metadata.is_closed:
             if recover:
-                metadata = await self._recover(context, ledger_id)
+                metadata = await self._recover(context, ledger_id, wanted)
             else:
                 digest = EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
                 last = await last_entries(context.pool, ledger_id, metadata, digest)
         return LedgerReader(context, ledger_id, metadata, self._password, last, times, self._encryption)
 
-    async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence a ledger, find its end and close it; return its closed metadata. Raises as `open`.
+    async def recover(self, ledger_id: int, *, having: Mapping[str, bytes | str] | None = None) -> LedgerMetadata:
+        """Fence a ledger, find its end and close it; return its closed metadata. Takes `having` and raises as `open`.
 
         Recovery reads on as long as bookies return another entry: the protocol sets no limit. If bookies are not
         trusted, use `asyncio.timeout`; a cancelled recovery leaves the ledger IN_RECOVERY, and can be repeated.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        wanted = arguments.custom_metadata(having, "having")
         context = await self.context()
-        return await self._recover(context, ledger_id)
+        return await self._recover(context, ledger_id, wanted)
 
     @measured("recover")
     @traced("bookkeeper.recover", _recovery_facts, _end_facts)
-    async def _recover(self, context: ClientContext, ledger_id: int) -> LedgerMetadata:
+    async def _recover(self, context: ClientContext, ledger_id: int, wanted: Mapping[str, bytes]) -> LedgerMetadata:
         stored = await context.ledgers.read(ledger_id)
+        _check_identity(ledger_id, stored.metadata, wanted)
         self._check_password(ledger_id, stored.metadata)
         if stored.metadata.state is LedgerState.CLOSED:
             return stored.metadata
         return await recover(context, ledger_id, stored, self._password, self._writer_options)
 
-    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+    async def metadata(self, ledger_id: int, *, having: Mapping[str, bytes | str] | None = None) -> LedgerMetadata:
         """Return a ledger's metadata.
 
+        Args:
+            having: as of `open`.
+
         Raises:
-            NoSuchLedger: it does not exist.
+            NoSuchLedger: it does not exist, or is another one by `having`.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        wanted = arguments.custom_metadata(having, "having")
         context = await self.context()
-        return (await context.ledgers.read(ledger_id)).metadata
+        stored = await context.ledgers.read(ledger_id)
+        _check_identity(ledger_id, stored.metadata, wanted)
+        return stored.metadata
 
     async def ledgers(self) -> AsyncIterator[int]:
         """Yield the id of every ledger, ascending."""
@@ -337,13 +362,19 @@ class Cluster:
             yield ledger_id
 
     @measured("delete")
-    async def delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_id: int, *, having: Mapping[str, bytes | str] | None = None) -> None:
         """Delete a ledger's metadata; bookies drop its entries later.
 
+        Args:
+            having: as of `open`; then the metadata are read first.
+
         Raises:
-            NoSuchLedger: it does not exist.
+            NoSuchLedger: it does not exist, or is another one by `having`.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        wanted = arguments.custom_metadata(having, "having")
+        if wanted:
+            await self.metadata(ledger_id, having=wanted)
         context = await self.context()
         await context.ledgers.delete(ledger_id)
 

@@ -123,6 +123,12 @@ HEADS_CACHED_MAX = 16
 
 T = TypeVar("T")
 
+
+def own_metadata(log: str) -> dict[str, bytes]:
+    """Return the custom metadata of all ledgers of a log. A ledger without them has the id of one that was deleted."""
+    return {APPLICATION_KEY: APPLICATION.encode(), LOG_KEY: log.encode()}
+
+
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _SCHEMA_NAME = re.compile(r"[0-9a-f]{32}")
 _PAGE_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-[0-9a-f]{16}")

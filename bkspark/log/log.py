@@ -30,6 +30,7 @@ from bkspark.log.formats import (
     SegmentFacts,
     SegmentOwner,
     check_log_name,
+    own_metadata,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
 from bkspark.log.publication import AnyPublisher, AppendOutcome, check_ledgers, publisher_of
@@ -289,7 +290,7 @@ class Log:
         retired = []
         for ledger_id in ledger_ids:
             try:
-                await self._cluster.recover(ledger_id)
+                await self._cluster.recover(ledger_id, having=own_metadata(self._name))
             except NoSuchLedger:
                 pass
             except BookKeeperError:
@@ -302,7 +303,7 @@ class Log:
         return await (await self.store()).attempts.discard(self._name, select, self._delete_ledger)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
-        await delete_ledger(self._cluster, ledger_id)
+        await delete_ledger(self._cluster, self._name, ledger_id)
 
     def _contended(self) -> LedgerFenced:
         return LedgerFenced(f"other processes open log {self._name} for writing repeatedly: stop its writers first")

@@ -13,6 +13,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
+from bkspark.log.formats import own_metadata
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
@@ -35,11 +36,12 @@ class LedgerRange:
 async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> LedgerReader:
     """Return a reader of a log's ledger. Raises DataLoss if the ledger is gone."""
     try:
-        return await cluster.open(listed.ledger_id)
-    except NoSuchLedger:
+        return await cluster.open(listed.ledger_id, having=own_metadata(name))
+    except NoSuchLedger as error:
         raise DataLoss(
-            f"ledger {listed.ledger_id} of log {name} does not exist any more: the log was truncated or overwritten "
-            f"meanwhile, or the ledger alone was deleted",
+            f"ledger {listed.ledger_id} of log {name} does not exist any more ({error}): the log was truncated or "
+            f"overwritten meanwhile: read it again; or the ledger alone was deleted: read from a position after it, or "
+            f"truncate the log there",
             ledger_id=listed.ledger_id,
         ) from None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bkspark.errors import BookKeeperError, DataLoss, MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.ledger import Cluster
 from bkspark.log.attempts import DeleteLedger
-from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY
+from bkspark.log.formats import own_metadata
 from bkspark.log.store import LogStore
 from bkspark.tasks import each_of
 
@@ -85,7 +85,7 @@ async def _is_of_log(cluster: Cluster, ledger_id: int, name: str, created_before
     except (NoSuchLedger, MetadataFormat):
         return False  # deleted meanwhile, or written by a program that is not ours
     custom = stored.metadata.custom_metadata
-    is_of_log = custom.get(APPLICATION_KEY) == APPLICATION.encode() and custom.get(LOG_KEY) == name.encode()
+    is_of_log = own_metadata(name).items() <= custom.items()
     return is_of_log and stored.ctime_ms < created_before_ms
 
 

@@ -28,7 +28,7 @@ from bkspark.ledger.call_order import CallOrder, Ticket
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.log.expiry import Expiry, ExpiryTimer
-from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY, OWN_METADATA, SegmentFacts, SegmentOwner
+from bkspark.log.formats import OWN_METADATA, SegmentFacts, SegmentOwner, own_metadata
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
@@ -97,14 +97,14 @@ async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> 
         write_quorum=options.write_quorum,
         ack_quorum=options.ack_quorum,
         ledger_type=options.ledger_type,
-        metadata={APPLICATION_KEY: APPLICATION, LOG_KEY: name, **(options.metadata or {})},
+        metadata={**own_metadata(name), **(options.metadata or {})},
     )
 
 
-async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
-    """Delete a ledger; one that does not exist is not an error."""
+async def delete_ledger(cluster: Cluster, name: str, ledger_id: int) -> None:
+    """Delete a ledger of a log; one that does not exist, or that is not the log's any more, is not an error."""
     try:
-        await cluster.delete(ledger_id)
+        await cluster.delete(ledger_id, having=own_metadata(name))
     except NoSuchLedger:
         return  # another process deleted it first
 
@@ -125,7 +125,7 @@ async def create_pending(
         await store.attempts.add(name, writer.ledger_id, owner, unchanged=unchanged)
     except BaseException:
         writer.abandon()
-        await delete_ledger(cluster, writer.ledger_id)
+        await delete_ledger(cluster, name, writer.ledger_id)
         raise
     return writer
 
@@ -147,9 +147,11 @@ async def fence(
         if only is not None and ledger_id not in only:
             continue
         try:
-            closed.append((ordinal, facts_of(ledger_id, await cluster.recover(ledger_id))))
+            metadata = await cluster.recover(ledger_id, having=own_metadata(snapshot.name))
+            closed.append((ordinal, facts_of(ledger_id, metadata)))
         except NoSuchLedger:
-            # Only the ledger was deleted: no process can write to it, and readers will report that it is missing.
+            # Only the ledger was deleted, and another one may have its id: no process can write to it, and readers will
+            # report that it is missing.
             closed.append((ordinal, SegmentFacts(ledger_id)))
     return closed
 
@@ -263,7 +265,7 @@ class LogWriter(ClosedAtExit):
             await self._store.attempts.discard(
                 self._name,
                 lambda pending, _: pending.ledger_id == ledger.ledger_id,
-                partial(delete_ledger, self._cluster),
+                partial(delete_ledger, self._cluster, self._name),
             )
         except BookKeeperError:
             return  # the caller raises the error that came first; the ledger stays registered as pending
@@ -389,7 +391,7 @@ class LogWriter(ClosedAtExit):
         return self._current
 
     async def _expiry(self) -> Expiry:
-        return Expiry(self._cluster, self._store, self._name, partial(delete_ledger, self._cluster))
+        return Expiry(self._cluster, self._store, self._name, partial(delete_ledger, self._cluster, self._name))
 
     async def _close_ledger(self, current: _Current) -> None:
         try:

@@ -58,6 +58,7 @@ _DELTA_ONLY = (
     "datachange",
     "schematrackinglocation",
     "schemalocation",
+    "witheventtimeorder",
     "excluderegex",
 )
 _OF_PULSAR_SPARK = {

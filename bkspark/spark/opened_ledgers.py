@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from bkspark.client import Client, LedgerReader
 from bkspark.errors import BookieUnavailable, DataLoss, NoSuchLedger, UnauthorizedAccess
+from bkspark.log.formats import own_metadata
 from bkspark.spark.options import SourceOptions
 from bkspark.tasks import CALLS_AT_ONCE, each_of
 
@@ -28,6 +29,8 @@ class OpenedLedgers:
         self._remedy = remedy
         self._opened: dict[int, LedgerReader] = {}
         """Ledgers that were read, by id. Only grows."""
+        self._logs: dict[int, str] = {}
+        """The log of each of these ledgers, by id. Only grows."""
         self._ahead: dict[int, LedgerReader] = {}
         """Ledgers that `look_ahead` read; `open` moves those that are needed to `_opened`."""
         self._resolved: dict[str, tuple[str, int]] = {}
@@ -38,7 +41,9 @@ class OpenedLedgers:
         return self._opened.get(ledger_id)
 
     async def open(self, ledgers: Mapping[int, str], *, must_exist: bool = True) -> None:
-        """Read the state of ledgers. `ledgers`: the name of the log of each, empty without one, for messages.
+        """Read the state of ledgers. `ledgers`: the name of the log or topic of each, empty without one.
+
+        A ledger that was created with the id of a log's deleted one does not count as existing.
 
         Raises:
             NoSuchLedger, DataLoss: one does not exist, although it `must_exist` (failOnDataLoss).
@@ -50,8 +55,10 @@ class OpenedLedgers:
 
     async def _open_one(self, ledger_id: int, log: str, *, must_exist: bool) -> None:
         try:
-            self._opened[ledger_id] = await self._client.open(ledger_id, recover=self._options.recover)
-        except NoSuchLedger:
+            recover, having = self._options.recover, self._identity(log)
+            self._opened[ledger_id] = await self._client.open(ledger_id, recover=recover, having=having)
+            self._logs[ledger_id] = log
+        except NoSuchLedger as error:
             if not (must_exist and self._options.fail_on_data_loss):
                 return
             if not self._options.reads_logs:
@@ -61,7 +68,7 @@ class OpenedLedgers:
                     ledger_id=ledger_id,
                 ) from None
             raise DataLoss(
-                f"ledger {ledger_id} of log {log} does not exist any more: {self._remedy}",
+                f"ledger {ledger_id} of log {log} does not exist any more ({error}): {self._remedy}",
                 ledger_id=ledger_id,
             ) from None
         except UnauthorizedAccess as error:
@@ -74,6 +81,10 @@ class OpenedLedgers:
                 f"option '{self._options.ledger_password.option}': {message}", ledger_id=ledger_id
             ) from None
 
+    def _identity(self, log: str) -> dict[str, bytes] | None:
+        """Return the custom metadata that a ledger must have; None if it is of no log."""
+        return own_metadata(log) if log and self._options.reads_logs else None
+
     async def look_ahead(self, before: OpenedLedgers | None) -> None:
         """Prefetch what an earlier plan needed and this one is likely to need: open ledgers, and bookies.
 
@@ -82,15 +93,16 @@ class OpenedLedgers:
         """
         if before is None:
             return
-        ledger_ids = [ledger_id for ledger_id, reader in before._opened.items() if not reader.is_closed]
+        open_ones = [ledger_id for ledger_id, reader in before._opened.items() if not reader.is_closed]
+        self._logs |= {ledger_id: before._logs[ledger_id] for ledger_id in open_ones}
         await asyncio.gather(
-            *map(self._open_ahead, ledger_ids[:CALLS_AT_ONCE]),
+            *map(self._open_ahead, open_ones[:CALLS_AT_ONCE]),
             *map(self._resolve, list(before._bookies())[:CALLS_AT_ONCE]),
             return_exceptions=True,
         )
 
     async def _open_ahead(self, ledger_id: int) -> None:
-        self._ahead[ledger_id] = await self._client.open(ledger_id)
+        self._ahead[ledger_id] = await self._client.open(ledger_id, having=self._identity(self._logs[ledger_id]))
 
     async def addresses(self) -> dict[str, tuple[str, int]]:
         """Return the known addresses of the bookies of all opened ledgers."""

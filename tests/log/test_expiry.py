@@ -13,7 +13,7 @@ from bkspark.errors import MetadataError, NoSuchLog
 from bkspark.log import expiry
 from bkspark.log.consumer_nodes import Consumer
 from bkspark.log.expiry import Expiry, ExpiryTimer, first_by_bytes
-from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.log.formats import SegmentFacts, SegmentOwner, own_metadata
 from bkspark.log.positions import Position
 from bkspark.log.retention import Retention, cutoff_ms
 from bkspark.log.store import LogStore
@@ -25,7 +25,7 @@ from bkspark.metadata.uri import MetadataUri
 from tests.log.paged_logs import snapshot_of
 
 URI = "zk://127.0.0.1:2181/ledgers"
-METADATA = LedgerMetadata(1, 1, 1, (Fragment(0, ("127.0.0.1:3181",)),))
+METADATA = LedgerMetadata(1, 1, 1, (Fragment(0, ("127.0.0.1:3181",)),), custom_metadata=own_metadata("x"))
 WRITER = "a" * 16
 
 

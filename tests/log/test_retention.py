@@ -334,7 +334,7 @@ async def test_an_expiry_that_was_interrupted_is_finished_by_the_next(cluster, c
         if not left:
             raise asyncio.CancelledError
         left -= 1
-        await delete_ledger(cluster.client(), ledger_id)
+        await delete_ledger(cluster.client(), "clicks", ledger_id)
 
     with pytest.raises(asyncio.CancelledError):
         await Expiry(cluster.client(), store, "clicks", delete_some).now()
@@ -395,7 +395,7 @@ async def _raced(cluster: InProcessCluster, clock: Clock, name: str, step: int) 
 
     for each, original in originals.items():
         setattr(tree, each, stepping(original))
-    await Expiry(cluster.client(), store, name, partial(delete_ledger, cluster.client())).now()
+    await Expiry(cluster.client(), store, name, partial(delete_ledger, cluster.client(), name)).now()
     restore()
     for position in registered:
         assert await read_all(log, position) == numbers(0, 40), step
@@ -427,7 +427,7 @@ def test_a_renewal_of_an_expired_registration_is_honoured_or_too_late(tmp_path):
             return await cut(name, choosing)
 
         object.__setattr__(store, "cut", renewed_before_the_change)
-        expiry = Expiry(cluster.client(), store, "clicks", partial(delete_ledger, cluster.client()))
+        expiry = Expiry(cluster.client(), store, "clicks", partial(delete_ledger, cluster.client(), "clicks"))
         assert await expiry.now() == 0
         assert await read_all(log, reader.position) == numbers(0, 30)
 

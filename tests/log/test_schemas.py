@@ -129,6 +129,13 @@ async def test_truncation_drops_the_schemas_that_apply_to_nothing(world: World) 
     assert (await world.store.snapshot("x")).schemas == (SchemaRef(1, 2, TWO.name),)
 
 
+def test_truncation_keeps_the_schema_of_the_first_ledger_that_stays() -> None:
+    listed = [SchemaRef(0, 1, "a" * 32), SchemaRef(3, 2, "b" * 32), SchemaRef(7, 3, "c" * 32)]
+    kept = {first: [ref.number for ref in schemas.trimmed(listed, first)] for first in (0, 2, 3, 6, 7, 9)}
+    assert kept == {0: [1, 2, 3], 2: [1, 2, 3], 3: [2, 3], 6: [2, 3], 7: [3], 9: [3]}
+    assert schemas.trimmed((), 5) == ()
+
+
 def test_the_oldest_schemas_become_one_that_covers_both() -> None:
     head = LogHead(TOKEN, "/ledgers", (TOKEN,))
     for ordinal in range(SCHEMAS_MAX + 5):

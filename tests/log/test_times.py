@@ -237,3 +237,20 @@ def test_what_is_written_is_read_back_and_damage_is_noticed() -> None:
 def test_node_of_times_that_is_not_json_is_an_error_that_says_so(data: bytes) -> None:
     with pytest.raises(ValueError, match="it is not JSON"):
         times.decode_open(data, 3)
+
+
+def test_times_of_entries_change_at_exactly_the_entry_of_a_mark() -> None:
+    timeline = Timeline([Mark(0, 0, 10), Mark(0, 5, 20), Mark(0, 9, 30), Mark(1, 0, 40)])
+    assert timeline.of_entries(0, 0, 10) == ((0, 10), (5, 20), (9, 30))
+    assert timeline.of_entries(0, 5, 9) == ((5, 20),)
+    assert timeline.of_entries(0, 4, 6) == ((4, 10), (5, 20))
+    assert timeline.of_entries(0, 4, 5) == ((4, 10),)
+    assert timeline.of_entries(1, 0, 1) == ((0, 40),)
+
+
+@pytest.mark.parametrize(("entry", "kept"), [(0, 1), (4, 1), (5, 2), (6, 2), (9, 3), (12, 3)])
+def test_truncated_index_begins_with_the_mark_that_applies_to_the_first_entry(entry: int, kept: int) -> None:
+    """An earlier one would say that the log still has entries of its time."""
+    marks = (Mark(0, 0, 10), Mark(0, 5, 20), Mark(0, 9, 30))
+    index = times.trimmed(TimeIndex((), marks), Position(0, 7, entry))
+    assert index.marks == marks[kept - 1 :]

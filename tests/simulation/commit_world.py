@@ -242,11 +242,11 @@ class SimulatedClient:
                 await asyncio.sleep(0)
         return SimulatedWriter(self._process, ledger)
 
-    async def metadata(self, ledger_id: int) -> SimulatedLedger:
+    async def metadata(self, ledger_id: int, **_: object) -> SimulatedLedger:
         await self._process.call()
         return self._find(ledger_id)
 
-    async def recover(self, ledger_id: int) -> SimpleNamespace:
+    async def recover(self, ledger_id: int, **_: object) -> SimpleNamespace:
         dies = await self._process.call()
         ledger = self._find(ledger_id)
         ledger.is_fenced = ledger.is_fenced or not ledger.is_closed
@@ -255,7 +255,7 @@ class SimulatedClient:
             raise Killed
         return closed
 
-    async def delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_id: int, **_: object) -> None:
         """Delete the metadata. The bookies collect the ledger, and its fence with it: they take a late writer's
         entries."""
         dies = await self._process.call()

@@ -401,7 +401,8 @@ def test_option_of_delta_is_answered_with_ours(theirs, ours):
 
 
 @pytest.mark.parametrize(
-    "theirs", ["readChangeFeed", "optimizeWrite", "schemaTrackingLocation", "delta.enableChangeDataFeed"]
+    "theirs",
+    ["readChangeFeed", "optimizeWrite", "schemaTrackingLocation", "withEventTimeOrder", "delta.enableChangeDataFeed"],
 )
 def test_option_of_delta_without_a_like_is_to_be_removed(theirs):
     assert error_of(ConfigurationError, lambda: parse(log="a", **{theirs: "1"})).endswith("here: remove it")

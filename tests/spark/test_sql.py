@@ -129,3 +129,20 @@ def test_table_as_select_fails_before_anything_is_written(spark, table, name, cl
     assert "Spark does not pass a table's OPTIONS to a Python source" in message
     assert set(client.ledgers()) == before
     assert table.log not in client.logs()
+
+
+def test_inserts_name_columns_and_alterations_of_a_table_leave_its_log_alone(spark, table, name):
+    """ALTER TABLE changes the columns of the catalog: rows have null in one that the log lacks."""
+    table.write(spark.sql("select 1 id, 'a' name"))
+    spark.sql(f"create temporary view {name} using bookkeeper options ({options(table)})")
+    spark.sql(f"insert into {name} by name select 'b' name, 2 id")
+    spark.sql(f"insert into {name} (name, id) values ('c', 3)")
+    spark.sql(f"create table {name}_t (id int comment 'number', name string) using bookkeeper")
+    spark.sql(f"insert into {name}_t with ({options(table)}) by name select 'd' name, 4 id")
+    assert sorted(map(tuple, table.read().collect())) == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+    spark.sql(f"alter table {name}_t add columns (more int)")
+    described = [tuple(row) for row in spark.sql(f"describe {name}_t").collect()]
+    assert described == [("id", "int", "number"), ("name", "string", None), ("more", "int", None)]
+    rows = spark.sql(f"select * from {name}_t with ({options(table)}) where id = 4").collect()
+    assert [tuple(row) for row in rows] == [(4, "d", None)]
+    assert table.read().columns == ["id", "name"]

@@ -1,0 +1,121 @@
+"""A log's ledger was deleted, and another one was created with its id: that is not the log's, and stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.log import Position
+from tests.ledger.in_process import InProcessCluster, run
+from tests.log.logs import ONE, numbers, publish, read_all
+
+
+async def take(client: Client, ledger_id: int, entries: list[bytes], *, closes: bool = True) -> None:
+    """Delete a ledger and create another one with its id."""
+    await client.delete(ledger_id)
+    writer = await client.create(ledger_id=ledger_id, **ONE)
+    await writer.append_many(entries)
+    if closes:
+        await writer.close()
+
+
+def test_entries_of_a_ledger_that_took_the_id_of_a_listed_one_are_data_loss(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        await log.create()
+        first, second = await publish(log, numbers(0, 10), numbers(10, 20))
+        await take(client, first, numbers(70, 80))
+        with pytest.raises(DataLoss, match=f"ledger {first} of log clicks .*another ledger.* truncate") as raised:
+            await read_all(log)
+        assert raised.value.ledger_id == first
+        with pytest.raises(DataLoss, match=f"ledger {first} of log clicks .*another ledger"):
+            await asyncio.wait_for(anext(log.follow()), 30)
+        rest = [each for each in (await log.show())["ledgers"] if each["ledger"] == second]
+        assert await read_all(log, Position(1, second, 0)) == numbers(10, 20)
+        assert rest[0]["state"] == "CLOSED"
+
+    run(tmp_path, test, bookies=2)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_ledger_that_took_the_id_of_an_open_one_is_not_read_fenced_or_listed(tmp_path, closes):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        await writer.append_many(numbers(0, 3))
+        writer.abandon()
+        taken = (await log.show())["ledgers"][0]["ledger"]
+        await client.delete(taken)
+        other = await client.create(ledger_id=taken, **ONE)
+        await other.append_many(numbers(70, 80))
+        if closes:
+            await other.close()
+        assert (await log.show())["ledgers"][0]["state"] == "MISSING"
+        with pytest.raises(DataLoss, match=f"ledger {taken} of log clicks .*another ledger"):
+            await read_all(log)
+        async with await log.open_for_writing(**ONE) as writer:
+            await writer.append_many(numbers(3, 5))
+        with pytest.raises(DataLoss, match=f"ledger {taken} of log clicks"):
+            await read_all(log)
+        if not closes:
+            assert await other.append(b"still its writer's") == 10
+            await other.close()
+
+    run(tmp_path, test, bookies=2)
+
+
+def test_truncation_overwrite_and_deletion_leave_a_ledger_that_took_an_id(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        for way in ("truncate", "overwrite", "delete", "expire"):
+            log = client.log(way)
+            await log.create()
+            first, second = await publish(log, numbers(0, 10), numbers(10, 20))
+            await take(client, first, numbers(70, 80))
+            match way:
+                case "truncate":
+                    end = Position(0, first, 10)
+                    assert await log.truncate(end) == 1
+                case "overwrite":
+                    await log.overwrite([])
+                case "delete":
+                    await log.delete()
+                case "expire":
+                    await log.set_retention(bytes=1)
+                    assert await log.expire() == 1
+            reader = await client.open(first)
+            assert [entry async for batch in reader.batches() for entry in batch] == numbers(70, 80)
+            if way in ("overwrite", "delete"):
+                with pytest.raises(NoSuchLedger):
+                    await client.open(second)
+
+    run(tmp_path, test, bookies=2)
+
+
+def test_open_recover_and_delete_find_only_a_ledger_that_has_the_wanted_metadata(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        writer = await client.create(metadata={"team": "blue", "kind": b"x"}, **ONE)
+        one = writer.ledger_id
+        await writer.append(b"1")
+        with pytest.raises(NoSuchLedger, match=f"ledger {one} .*another ledger.*team") as raised:
+            await client.open(one, having={"team": "red"})
+        assert raised.value.ledger_id == one
+        for call in (client.open, client.recover, client.delete):
+            with pytest.raises(NoSuchLedger):
+                await call(one, having={"team": "blue", "colour": "any"})
+        with pytest.raises(ConfigurationError, match="having"):
+            await client.open(one, having="team")
+        assert await writer.append(b"2") == 1  # nothing was fenced
+        assert (await client.open(one, having={"team": "blue"})).ledger_id == one
+        assert (await client.recover(one, having={"team": b"blue"})).last_entry == 1
+        await client.delete(one, having={"kind": b"x"})
+        with pytest.raises(NoSuchLedger):
+            await client.open(one)
+
+    run(tmp_path, test, bookies=1)
