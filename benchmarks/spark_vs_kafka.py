@@ -31,12 +31,13 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import bkspark
+from benchmarks.arguments import above_zero
 from benchmarks.figures import results_of, table
 from benchmarks.kafka_broker import KafkaBroker, KafkaUnavailable, connector_jars, kafka_jars
 from benchmarks.servers import MeasuredBookie, Servers
 from benchmarks.spark_cases import CASES, OURS, WARM_UP_SCALE, Case, Contenders, Sizes, over_network
 from benchmarks.spark_jobs import SparkJobs
-from bkspark.cli.arguments import above_zero, positive
+from bkspark.cli.arguments import positive
 
 ROUNDS = 5
 WARM_UP_ROUNDS = 4

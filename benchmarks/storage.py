@@ -18,11 +18,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import storage_scale, storage_speed
+from benchmarks.arguments import above_zero
 from benchmarks.figures import FULL, results_of, table
 from benchmarks.servers import Servers
+from bkspark.cli.arguments import positive
 
 SECTIONS = storage_speed.SECTIONS | storage_scale.SECTIONS
 FIGURES = (*storage_speed.FIGURES, *storage_scale.FIGURES)
@@ -55,25 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="this section; may be repeated")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, sizes times {QUICK_SCALE:g}")
-    parser.add_argument("--rounds", type=_positive(int), help=f"rounds of each section (default: {FULL.rounds})")
-    parser.add_argument("--scale", type=_positive(float), help="multiply all sizes by this")
+    parser.add_argument("--rounds", type=positive, help=f"rounds of each section (default: {FULL.rounds})")
+    parser.add_argument("--scale", type=above_zero, help="multiply all sizes by this")
     parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
     parser.add_argument("--table", action="store_true", help="print a Markdown table on stderr, too")
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="write the event loop's profile of the last bookie"
     )
     return parser
-
-
-def _positive(kind: type) -> Any:
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    parse.__name__ = kind.__name__
-    return parse
 
 
 if __name__ == "__main__":
