@@ -97,8 +97,11 @@ def test_beyond_a_number_that_wait_the_oldest_makes_room_and_never_begins() -> N
     bench.begin("another's", "10.0.0.2")
     assert len(bench.closed) == MOST
     bench.timers.run(100 * SECONDS)
-    assert set(bench.begun).isdisjoint(bench.closed)
-    assert len(bench.begun) + len(bench.closed) == 2 * MOST + held + 1
+    # From the newest one and the oldest one on: one began and one was closed in each time, until few waited.
+    newest, oldest_begun = 2 * MOST + held - 1, 28
+    assert bench.begun[:MOST] == [str(number) for number in range(MOST)]
+    assert bench.begun[MOST:] == ["another's", *(str(number) for number in range(newest, oldest_begun - 1, -1))]
+    assert list(bench.closed) == [str(number) for number in range(MOST, oldest_begun)]
 
 
 def test_more_than_a_number_wait_for_a_while_and_the_oldest_is_closed_when_time_has_passed() -> None:
