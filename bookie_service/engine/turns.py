@@ -11,10 +11,11 @@ A run of requests that is served as arrays counts as one request, because it cos
 
 Work for peers that are not known yet has a queue of its own, by address: the first requests of new connections, and
 steps of handshakes and logins. Each turn of the event loop takes one step from it, after the other queue. Accepting a
-connection, and closing one to make room for others, are also steps of this queue while a client is served as its
-requests come. So none of them makes a turn long. If many connections end soon after they began, or any make room for
-new ones, there is also a pause after each step: otherwise a flood keeps the bookie busy, and the process of each client
-waits for a processor. So thousands of new connections do not delay a known client.
+connection, and closing one that makes room for others or whose time is over (`close`), are also steps of this queue
+while a client is served as its requests come. Closings come first. So none of them makes a turn long. If many
+connections end soon after they began, or any is closed in this way, there is also a pause after each step: otherwise a
+flood keeps the bookie busy, and the process of each client waits for a processor. So thousands of new connections do
+not delay a known client.
 
 Short turns cost throughput, because each ends with its own send. So turns are long unless another connection is served
 as its requests come: only such a client notices the length of others' turns.
@@ -41,7 +42,8 @@ class TurnLimits:
     queue_seconds: for how long a turn of the event loop begins callbacks of the queue.
     crowded_seconds: sockets that become ready later than this in a turn of the event loop wait in the queue.
     newcomers_share: the part of the time that steps for unknown peers may take. It applies while a client is served as
-        its requests come, if a connection was closed to make room in the last `shared_seconds`, or many were short.
+        its requests come, if a closing was queued (`Turns.close`) in the last `shared_seconds`, or many connections
+        were short.
     short_lived_max: how many connections may last no longer than `shared_seconds` and end within such a time before
         steps have this share. The steps of so few take a few percent of the time, so commands and probes do not delay
         newcomers.
@@ -137,7 +139,7 @@ class Turns:
         self._has_accepted = False
         """Whether a connection was accepted since a newcomer had a step."""
         self._leaving: deque[Callable[[], None]] = deque()
-        """Closes connections that make room for others."""
+        """Closes connections that make room for others, or whose time is over."""
         self._steps_from = 0.0
         """From when on a newcomer's step may be taken while steps have a share of the time."""
         self._crowded_until = 0.0
@@ -179,9 +181,10 @@ class Turns:
             callback(Turn(self.clock, limits.long_requests, now + limits.long_seconds))
 
     def close(self, owner: Hashable, callback: Callable[[], None]) -> None:
-        """Call back, to close a connection that makes room: at once, or as the next step after those of known clients.
+        """Call back, to close a connection that makes room, or whose time is over: at once, or in a step of its own.
 
-        It is a step of its own while another owner is served as its requests come.
+        It waits for a step while another owner is served as its requests come. For `shared_seconds` from then on, steps
+        have only their share of the time. Call once for each connection: each call takes a step.
         """
         now = self.clock()
         if self._is_shared(owner, now):
