@@ -189,6 +189,7 @@ PURE = (
     "bookie_service.engine.turns",
     "bookie_service.network.add_decoders",
     "bookie_service.network.connection_options",
+    "bookie_service.network.closing",
     "bookie_service.network.connections",
     "bookie_service.network.deadlines",
     "bookie_service.network.response_encoders",

@@ -30,6 +30,7 @@ from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.changes import add_needs
+from bookie_service.network.closing import Closing
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.deadlines import NEVER, Deadlines
 from bookie_service.network.gate import BYTES_MAX, Gate
@@ -59,6 +60,9 @@ class ConnectionEvents(Protocol):
 
     def note_request(self, member: Connection) -> None:
         """The connection's first request has arrived."""
+
+    def note_spare(self, member: Connection) -> None:
+        """The connection can make room for others: its `closing` waits."""
 
     def discard(self, member: Connection) -> None:
         """The connection was closed."""
@@ -122,6 +126,8 @@ class Connection:
         self._rights = None if parts.authorization is None else parts.authorization.enter(self)
         """Judges the peer's requests; None: every request is allowed. Constant."""
         self._events = parts.events
+        self.closing = Closing(self, parts.turns, lambda: parts.events.note_spare(self))
+        """How the connection is closed when it must make room, or its peer is late. Constant."""
         self._memory_budget = memory_budget = parts.memory_budget
         self._began = memory_budget.loop.time()
         """When the connection began, by the event loop's clock. Constant."""
@@ -312,6 +318,11 @@ class Connection:
             if self._tls_socket is None or self._tls_socket.is_secured:
                 self.guarded(self._receive_now)
 
+    def take_turn_now(self) -> None:
+        """Serve what the peer has sent and waits for a turn, or for the loop to report it."""
+        if self._has_turn or self._is_reading:
+            self._take_turn(self._turns.begin(self))
+
     def go_on_receiving(self) -> None:
         """Receive again, because there is room now."""
         if self.is_open and not self._waiting:
@@ -319,9 +330,11 @@ class Connection:
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection, soon, if its peer has taken no replies, or has not completed a frame, for too long."""
+        self.closing.plan_while(lambda: self._why_stalled(now))
+
+    def _why_stalled(self, now: float) -> str:
         why = self._deadlines.overdue(now, self._send_buffer.size, self._receive_buffer.end)
-        if why:
-            self.make_room(why if self._tls is None else why + self._tls.budget.why_held(self))
+        return why + self._tls.budget.why_held(self) if why and self._tls is not None else why
 
     def idle_s(self, now: float, *, is_owed: bool) -> float:
         """Return for how long nothing has arrived and the connection was not busy, as far as noticed; 0 while it is.
@@ -341,13 +354,14 @@ class Connection:
 
     def make_room(self, why: str) -> None:
         """Close the connection and log the reason, as a step of its own: it costs as much as accepting one."""
-        self._turns.close(self, lambda: self.give_up(why) if self.is_open else None)
+        self.closing.plan(why)
 
     def close(self) -> None:
         """Drop the connection and all unsent bytes."""
         if not self.is_open:
             return
         self.is_open = False
+        self.closing.end()
         self._pause()
         self._memory_budget.loop.remove_writer(self._fd)
         self._waiting = []

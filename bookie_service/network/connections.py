@@ -7,9 +7,10 @@ client from that address counts as a bookie.
 
 A connection that has not sent a whole request within `idle_s` is closed. When a place is needed, the oldest connection
 without a request is closed first, because clients send their first request as soon as they are connected
-(`FIRST_REQUEST_S`). The next candidate is the connection that has been idle for longest, for at least `idle_s`: it has
-no unanswered request, however long a disk takes, and no reply that its peer has not taken. If there is no such
-connection, the new one is refused.
+(`FIRST_REQUEST_S`). The next candidate is the connection whose `Closing` has waited for longest: it is closed soon
+anyway, or its TLS handshake waits for the budget of its address. The last candidate is the connection that has been
+idle for longest, for at least `idle_s`: it has no unanswered request, however long a disk takes, and no reply that its
+peer has not taken. If there is no such connection, the new one is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
+from bookie_service.network.closing import Closing
 
 FIRST_REQUEST_S = 0.2
 """Every connection has this time for its first request, even if its place is needed: it is accepted before it is
@@ -35,6 +37,10 @@ class Member(Protocol):
     def address(self) -> str:
         """The address of the peer's machine."""
 
+    @property
+    def closing(self) -> Closing:
+        """How the connection is closed when it must make room, or its peer is late."""
+
     def idle_s(self, now: float, *, is_owed: bool) -> float:
         """Return for how long nothing arrived and the connection was not busy; 0 while it is busy.
 
@@ -46,9 +52,6 @@ class Member(Protocol):
 
     def give_up(self, why: str) -> None:
         """Close the connection and log the reason."""
-
-    def make_room(self, why: str) -> None:
-        """Close the connection and log the reason, soon, when other connections have had their turns."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -104,6 +107,9 @@ class _Group:
             if not of_address:
                 del self._of[member.address]
 
+    def __contains__(self, member: Member) -> bool:
+        return member in self._all
+
     def first(self, address: str | None = None) -> Member | None:
         """Return the connection that came first, from this address or from any; None: there is none."""
         group = self._all if address is None else self._of.get(address, {})
@@ -137,6 +143,8 @@ class Connections:
         """How many connections each address has. An address without one has no entry."""
         self._silent = _Group()
         """Connections that have sent no request yet."""
+        self._spare = _Group()
+        """Connections whose `closing` waits, or has waited."""
         self._idle = _Group()
         """Connections that were idle for `idle_s` at the last check."""
         self._to_look_at: deque[Member] = deque()
@@ -161,12 +169,17 @@ class Connections:
         """Record that a connection has sent its first request."""
         self._silent.discard(member)
 
+    def note_spare(self, member: Member) -> None:
+        """Record that a connection can make room, because its `closing` waits."""
+        if member in self._opened:
+            self._spare.add(member)
+
     def discard(self, member: Member) -> None:
         """Remove a closed connection."""
         if self._opened.pop(member, None) is None:
             return
-        self._silent.discard(member)
-        self._idle.discard(member)
+        for group in (self._silent, self._spare, self._idle):
+            group.discard(member)
         self._by_address[member.address] -= 1
         if not self._by_address[member.address]:
             del self._by_address[member.address]
@@ -195,6 +208,10 @@ class Connections:
         if member is not None and now - self._opened[member] >= FIRST_REQUEST_S:
             member.give_up("it has sent no request, and another connection needs its place (maxConnections)")
             return True
+        while (member := self._spare.first(address)) is not None:
+            self._spare.discard(member)
+            if member.closing.take():
+                return True
         while (member := self._idle.first(address)) is not None:
             self._idle.discard(member)
             # It was not owed an answer when it was idle. If it is now, a request has come, and it is idle no more.
@@ -206,10 +223,6 @@ class Connections:
 
     def watch(self, now: float) -> None:
         """Check some connections: all of them in `LOOKS` calls."""
-        while (member := self._silent.first()) is not None and now - self._opened[member] >= self._limits.idle_s:
-            # Thousands that began together end together: each closes in a turn of its own.
-            self._silent.discard(member)
-            member.make_room(f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)")
         if not self._to_look_at:
             self._to_look_at.extend(self._opened)
             self._owed = self._find_owed()
@@ -218,7 +231,19 @@ class Connections:
                 break
             member = self._to_look_at.popleft()
             if member in self._opened:
-                member.close_if_stalled(now)
-            if member in self._opened:
-                is_idle = member.idle_s(now, is_owed=member in self._owed) >= self._limits.idle_s
-                (self._idle.add if is_idle else self._idle.discard)(member)
+                self._look_at(member, now)
+
+    def _look_at(self, member: Member, now: float) -> None:
+        """Close a connection, in a turn of its own, if its time is over; note whether it is idle."""
+        if member in self._silent and now - self._opened[member] >= self._limits.idle_s:
+            member.closing.plan_while(lambda: self._why_silent(member))
+        else:
+            member.close_if_stalled(now)
+        if member in self._opened:
+            is_idle = member.idle_s(now, is_owed=member in self._owed) >= self._limits.idle_s
+            (self._idle.add if is_idle else self._idle.discard)(member)
+
+    def _why_silent(self, member: Member) -> str:
+        if member not in self._silent:
+            return ""
+        return f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)"

@@ -24,6 +24,7 @@ from bookie_service.metrics.requests import RequestTimes
 from bookie_service.network.authentication import ListenerAuthentication
 from bookie_service.network.connection import Connection, ConnectionParts
 from bookie_service.network.connection_options import ConnectionOptions
+from bookie_service.network.connections import ConnectionLimits, Connections
 from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.network.tls_handshakes import ListenerTls
 from bookie_service.storage.journal.journal import JournalOptions
@@ -296,6 +297,9 @@ class ServedBookie:
     def note_request(self, member: Connection) -> None:
         """Its first request has come."""
 
+    def note_spare(self, member: Connection) -> None:
+        """It can make room."""
+
     def discard(self, member: Connection) -> None:
         """It is closed."""
 
@@ -316,6 +320,31 @@ class ServedBookie:
                 return count
             self.turn()
         raise AssertionError(f"it does not hold after {turns_max} turns")
+
+
+class LimitedBookie(ServedBookie):
+    """A bookie whose connections are limited and watched."""
+
+    def __init__(self, limits: ConnectionLimits | None = None, tls: ListenerTls | None = None) -> None:
+        super().__init__(tls=tls)
+        self.members = Connections(limits or ConnectionLimits(), list, list, self.fail)
+
+    def accept(self, address: str) -> SimulatedSocket | None:
+        """Return the bookie's end of a new connection; None: there is no room."""
+        if self.members.make_room(address, self.loop.now):
+            return None
+        peer = self.connect(address)
+        self.members.add(self.connections[peer], self.loop.now)
+        return peer
+
+    def note_request(self, member: Connection) -> None:
+        self.members.note_request(member)
+
+    def note_spare(self, member: Connection) -> None:
+        self.members.note_spare(member)
+
+    def discard(self, member: Connection) -> None:
+        self.members.discard(member)
 
 
 def replies(peer: SimulatedSocket) -> int:

@@ -30,7 +30,7 @@ from bookie_service.network.gated_requests import GatedRequests
 from bookie_service.network.memory_budget import UNCOUNTED_BYTES, WINDOW_BYTES
 from bookie_service.network.tls_handshakes import ListenerTls
 from tests.bookie.serving import adds
-from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket, replies
+from tests.bookie.simulated_connections import LimitedBookie, ServedBookie, SimulatedSocket, replies
 from tests.bookie.v3_peer import add_frames, request
 from tests.security.authorized import ask, statuses
 from tests.security.certificates import Authority
@@ -208,6 +208,74 @@ def test_connections_whose_time_ends_at_once_are_closed_one_in_a_turn_of_the_eve
         assert closed[-1] - closed[-2] <= 1
         served.turn()
     assert closed[-1] == len(peers)
+    assert served.failures == []
+
+
+def watch(served: LimitedBookie, honest: SimulatedSocket) -> None:
+    """Serve a client, so that closings wait for their turns, and look at all connections."""
+    before = replies(honest)
+    honest.received += reads(1, 1)
+    served.turns_until(lambda: replies(honest) == before + 1)
+    for _ in range(LOOKS):
+        served.members.watch(served.loop.now)
+
+
+def enter(served: LimitedBookie) -> SimulatedSocket:
+    peer = served.accept("10.0.0.9")
+    assert peer is not None
+    return peer
+
+
+@pytest.mark.parametrize("what", ["silent", "with half a frame"])
+def test_connection_waits_for_one_turn_to_be_closed_however_often_it_is_looked_at(what: str) -> None:
+    """Closings come before steps for newcomers: thousands that had nothing to close would delay honest clients."""
+    served = LimitedBookie()
+    honest = known(served)
+    peers = [enter(served) for _ in range(20)]
+    if what == "with half a frame":
+        for peer in peers:
+            peer.received += adds(1, 0, [b"x"])[:10]
+        served.turns_until(lambda: not any(peer.received for peer in peers))
+    served.loop.now += 1000.0
+    for _ in range(5):
+        watch(served, honest)
+    newcomer = served.connect("10.0.0.7")
+    newcomer.received += adds(1, 1, [b"x"])
+    taken = served.turns_until(lambda: bool(replies(newcomer)))
+    assert len(peers) / 2 <= taken <= 1.5 * len(peers), "a part was closed while the client was served"
+    assert all(peer.is_closed for peer in peers)
+    assert served.failures == []
+
+
+def test_first_request_that_comes_while_the_closing_waits_is_served_and_the_connection_stays() -> None:
+    served = LimitedBookie()
+    honest = known(served)
+    peer, silent = enter(served), enter(served)
+    served.loop.now += 61.0
+    watch(served, honest)
+    peer.received += adds(1, 1, [b"late"])
+    served.turns_until(lambda: silent.is_closed)
+    served.turns_until(lambda: bool(replies(peer)))
+    assert not peer.is_closed
+    assert served.failures == []
+
+
+def test_peer_that_takes_its_replies_while_the_closing_waits_is_kept() -> None:
+    served = LimitedBookie()
+    honest = known(served)
+    peers = [enter(served) for _ in range(3)]
+    for peer in peers:
+        peer.received += adds(1, 1, [b"x"])
+        served.turns_until(lambda: bool(replies(peer)))  # noqa: B023
+        peer.takes = 0
+        served.connections[peer].send((bytes(100),))
+    served.loop.now += 1000.0
+    watch(served, honest)
+    peers[-1].takes = 1 << 20
+    served.turns_until(lambda: peers[0].is_closed and peers[1].is_closed)
+    for _ in range(5):
+        served.turn()
+    assert not peers[-1].is_closed
     assert served.failures == []
 
 

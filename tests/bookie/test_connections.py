@@ -21,7 +21,8 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.cluster.peers import ClusterPeers
-from bookie_service.engine.turns import ENDLESS, Accept, Turn
+from bookie_service.engine.turns import ENDLESS, Accept, Turn, Turns
+from bookie_service.network.closing import Closing
 from bookie_service.network.connection import Connection
 from bookie_service.network.connection_options import ConnectionOptions
 from bookie_service.network.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
@@ -42,6 +43,9 @@ class Bench:
         self.owed: set[Member] = set()
         """Those that wait for an answer."""
         self.connections = Connections(limits, lambda: {BOOKIE}, lambda: self.owed, self._fail)
+        self.turns = Turns(lambda _, step: self.steps.append(step), lambda: self.now)
+        self.steps: list[Callable[[], None]] = []
+        """Steps for newcomers that are planned. Nothing is planned unless a client is noted."""
 
     def _fail(self, error: BaseException) -> None:
         raise error
@@ -79,6 +83,7 @@ class Member:
         self.address = address
         self.is_open = True
         self.is_stalled = False
+        self.closing = Closing(self, bench.turns, lambda: bench.connections.note_spare(self))
         self._bench = bench
         self._active_at = bench.now
 
@@ -93,17 +98,17 @@ class Member:
         return now - self._active_at
 
     def close_if_stalled(self, now: float) -> None:
-        if self.is_stalled:
-            self.close()
+        self.closing.plan_while(lambda: "it is stalled" if self.is_stalled else "")
+
+    def take_turn_now(self) -> None:
+        """Nothing that it has sent waits."""
 
     def give_up(self, why: str) -> None:
         self.close()
 
-    def make_room(self, why: str) -> None:
-        self.close()
-
     def close(self) -> None:
         self.is_open = False
+        self.closing.end()
         self._bench.connections.discard(self)
 
 
@@ -247,6 +252,34 @@ def test_connection_that_is_closed_for_its_stalled_peer_makes_no_room_afterwards
     assert not stalled.is_open
     assert bench.connect(sends=True) is not None
     assert bench.connect(sends=True) is None
+
+
+def test_connections_whose_closing_waits_make_room_before_others_are_refused() -> None:
+    """Thousands may wait for their turns, and a client that connects meanwhile needs one place."""
+    bench = Bench(ConnectionLimits(all=3, per_address=3, reserved=0, idle_s=60.0))
+    stalled, active, again = bench.connect_many(3, sends=True)
+    stalled.is_stalled = again.is_stalled = True
+    bench.turns.note("a client that is served")
+    bench.pass_time(1)
+    assert stalled.is_open, "it waits for its turn"
+    again.is_stalled = False
+    assert bench.connect(sends=True) is not None
+    assert [stalled.is_open, active.is_open, again.is_open] == [False, True, True]
+    assert bench.connect(sends=True) is None, "a peer that goes on in time does not make room"
+
+
+def test_connection_that_is_late_again_is_closed_although_it_went_on_once() -> None:
+    bench = Bench(ConnectionLimits())
+    (member,) = bench.connect_many(1, sends=True)
+    for is_late in (False, True):
+        member.is_stalled = True
+        bench.turns.note("a client that is served")
+        bench.pass_time(1)
+        assert member.is_open
+        member.is_stalled = is_late
+        while bench.steps:
+            bench.steps.pop(0)()
+        assert member.is_open is not is_late
 
 
 def test_address_with_its_share_makes_room_for_itself_from_its_own_connections_alone() -> None:
