@@ -7,7 +7,7 @@ completed. The newest begins first: a peer that means to complete it has not wai
 unfinished: beyond that, the oldest makes room, because it holds the place of a connection and would begin last. It is
 closed when time has passed, and not when another one comes: peers that come again at once would otherwise be accepted
 and closed all the time, and this costs more than the places that they hold for a while. Only beyond `HELD_TIMES` as
-many, the oldest is closed at once.
+many, the oldest is closed at once. If another connection needs a place, those that wait make room (`connections`).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from bkspark.options import COUNT_MAX, YEARS_S, bounded, check
 from bkspark.tls.contexts import TlsContext
 from bkspark.tls.options import TlsOptions
 from bookie_service.engine.turns import Turns
+from bookie_service.network.closing import Closing
 from bookie_service.network.handshake_budget import BudgetedPeer, HandshakeBudget
 from bookie_service.network.tls_socket import TlsSocket
 from bookie_service.network.waiting_peers import WaitingPeers
@@ -123,6 +124,10 @@ class HandshakingClient(BudgetedPeer, Protocol):
     def is_open(self) -> bool:
         """False once the connection is closed."""
 
+    @property
+    def closing(self) -> Closing:
+        """How the connection is closed when it must make room."""
+
     def guarded(self, step: Callable[[], None]) -> None:
         """Run a part of a step. An error that the peer caused ends the connection."""
 
@@ -152,6 +157,13 @@ class HandshakeStep:
             self._take_in_turn()
         else:
             self._tls.budget.begin(self._client, self._take_in_turn, self._turns.clock)
+            if self._why_spare():
+                self._client.closing.offer(self._why_spare)
+
+    def _why_spare(self) -> str:
+        """Return why the connection may make room while its handshake waits for the budget; "": it does not wait."""
+        why = self._tls.budget.why_held(self._client)
+        return "another connection needs its place (maxConnections)" + why if why else ""
 
     def _take_in_turn(self) -> None:
         self._turns.go_on_with_newcomer(self._client.address, lambda _: self._take())

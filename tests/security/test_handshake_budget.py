@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bkspark.wire.start_tls import encode_start_tls
+from bookie_service.network.connections import ConnectionLimits
 from bookie_service.network.handshake_budget import HELD_TIMES, HandshakeBudget
 from bookie_service.network.tls_handshakes import ListenerTls
-from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
+from tests.bookie.serving import adds
+from tests.bookie.simulated_connections import LimitedBookie, ServedBookie, SimulatedSocket, replies
 from tests.bookie.stepped_timers import SteppedTimers
 from tests.floods.requests import SIGNED_BYTES, half_handshake
 from tests.security.certificates import Authority
@@ -278,6 +280,42 @@ def test_address_that_begins_very_many_holds_few_places_and_the_log_names_the_ke
     served.connections[late].close_if_stalled(served.loop.now + SECONDS + 1)
     assert "tlsHandshakeTimeoutMs" in caplog.text
     assert "budget" not in caplog.text, "its peer is late"
+    assert served.failures == []
+
+
+def accept(served: LimitedBookie, address: str, sent: bytes) -> SimulatedSocket | None:
+    """Accept a connection as far as there is room. Its peer sends these bytes."""
+    peer = served.accept(address)
+    if peer is not None:
+        peer.received += sent
+        turns(served, 20)
+    return peer
+
+
+@pytest.mark.parametrize("what", ["share of the address", "all places"])
+def test_handshakes_that_wait_make_room_for_others_and_those_that_have_begun_do_not(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One address could hold all its places until its handshakes were late, and others that share its address, or all
+    others, were refused."""
+    few = listener(Authority(tmp_path).issue("bookie"), handshakes_per_address_max=MOST, handshake_s=SECONDS)
+    places = 4 * MOST
+    limits = ConnectionLimits(all=places if what == "all places" else 1000, per_address=places, reserved=0)
+    served = LimitedBookie(limits, ListenerTls(few))
+    flood = [peer for _ in range(places + 1) if (peer := accept(served, FLOOD, half_handshake()))]
+    # One of those that have begun made room, because it is unfinished.
+    begun = [peer for peer in flood if signed([peer]) and not peer.is_closed]
+    waiting = [peer for peer in flood if not signed([peer])]
+    assert (len(begun), len(waiting)) == (MOST - 1, places - len(begun))
+    address = OTHER if what == "all places" else FLOOD
+    for number, oldest in enumerate(waiting):
+        assert not oldest.is_closed
+        honest = accept(served, address, adds(1, number, [b"x"]))
+        assert honest is not None
+        assert (replies(honest), oldest.is_closed) == (1, True)
+    assert not any(peer.is_closed for peer in begun)
+    assert "another connection needs its place (maxConnections); its TLS handshake waited for the budget" in caplog.text
+    assert served.accept(address) is None
     assert served.failures == []
 
 
