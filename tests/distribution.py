@@ -22,7 +22,10 @@ def send_less(config: pytest.Config) -> None:
     """Leave out what is not shown, in a process that runs tests. With -v each test gets a line when it begins."""
     if config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) > 0:
         return
-    (interactor,) = (each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor")
+    plugins: Iterable[Any] = config.pluginmanager.get_plugins()
+    interactor = next((each for each in plugins if type(each).__name__ == "WorkerInteractor"), None)
+    if interactor is None:
+        return  # This xdist calls it something else: all is sent.
     send = interactor.sendevent
 
     def send_shown(name: str, **facts: Any) -> None:
@@ -48,7 +51,10 @@ def is_shown(name: str, facts: Mapping[str, Any]) -> bool:
 
 
 class FastGroups(LoadGroupScheduling):
-    """Hands out groups of tests as `--dist loadgroup` does. A step costs the same however many tests there are."""
+    """Hands out groups of tests as `--dist loadgroup` does. A step looks only at the tests of its process's groups.
+
+    It neither searches the list of all tests nor counts the groups that are done.
+    """
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
         super().add_node_collection(node, collection)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bkspark.entries import EntryBatch
-from bkspark.pulsar import messages
+from bkspark.pulsar import message_columns, messages
 from bkspark.pulsar.compression import decompress
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.message_columns import schema_versions
@@ -21,6 +21,15 @@ def test_entry_of_a_compacted_ledger_holds_nothing_after_the_topics_entry() -> N
     assert decode_entries(EntryBatch.of([whole]), is_compacted=True).entry_ids.tolist() == [1]
     with pytest.raises(MalformedEntry, match="it holds more than an id and an entry"):
         decode_entries(EntryBatch.of([whole + b"x"]), is_compacted=True)
+
+
+@pytest.mark.parametrize("broker", [None, (1, 1)], ids=["plain", "with broker metadata"])
+def test_entry_without_a_checksum_is_read_as_one_with_it(broker: tuple[int, int] | None) -> None:
+    """Checksums are optional in Pulsar's protocol."""
+    entries = [framed(metadata_of(), b"value", checksum=has, broker=broker) for has in (True, False, True)]
+    assert len(entries[0]) == len(entries[1]) + 6
+    found = messages.messages_of(decode_entries(EntryBatch.of(entries)), np.arange(3), {})
+    assert message_columns.values(found).to_pylist() == [b"value"] * 3
 
 
 def test_entry_that_ends_with_its_checksum_lacks_its_metadata() -> None:

@@ -1,9 +1,9 @@
 """Defects planted in the connector and in the log's times, retention and routing, and the tests that notice them.
 
 `python -m tests.spark.planted [TEXT...] [--jobs N]` plants the defects of `planted.toml`, or those whose description
-has a text, each in a copy of the tree. It runs the defect's tests, and prints which defects survived; then the exit
-code is 1. `python -m tests.mutation` does the same with generated defects, but runs no test of Spark and does not
-mutate `bkspark/spark`.
+has a text, each in a copy of the tree. It runs the defect's tests there, which must pass in a copy without it, and
+prints which defects they did not notice; then the exit code is 1. `python -m tests.mutation` does the same with
+generated defects, but runs no test of Spark and does not mutate `bkspark/spark`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.mutation.trees import ROOT, copy_tree, environment
+
 TESTS_S = 900
 
 
@@ -46,55 +48,88 @@ def defects() -> list[Defect]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a planted defect. `kind`: "noticed", "survived" or "slow", if its tests did not end."""
+    """What became of a planted defect, and what pytest said of it.
+
+    `kind`: "noticed", if a test failed; "survived", if all passed; "ended early", if pytest did not run them, for
+    example because a module cannot be imported; "slow", if they did not end within the limit; "no baseline", if they
+    do not pass without the defect, so that they say nothing of it.
+    """
 
     defect: Defect
     kind: str
-    first_failure: str
+    detail: str
 
 
-def planted_text(defect: Defect) -> str:
+def planted_text(defect: Defect, root: Path = ROOT) -> str:
     """Return the text of the module with the defect.
 
     Raises:
         ValueError: the module does not have the text to replace exactly once.
     """
-    text = (ROOT / defect.module).read_text()
+    text = (root / defect.module).read_text()
     if text.count(defect.old) != 1:
         raise ValueError(f"{defect.module} has {text.count(defect.old)} times what {defect.bug!r} replaces")
     return text.replace(defect.old, defect.new)
 
 
-def _copy(folder: Path) -> None:
-    """Copy what git tracks, or would track."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    )
-    for name in listed.stdout.decode().splitlines():
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+class Trials:
+    """Runs tests in copies of the tree `root`, with a defect or without one. Threads may share it."""
 
+    def __init__(self, root: Path = ROOT, limit_s: float = TESTS_S) -> None:
+        self._root = root
+        self._limit_s = limit_s
+        self._started: list[subprocess.Popen[bytes]] = []
 
-def outcome(defect: Defect) -> Outcome:
-    """Plant a defect in a copy of the tree, and run its tests there."""
-    with tempfile.TemporaryDirectory(prefix="bkspark-planted-") as name:
-        folder = Path(name)
-        _copy(folder)
-        (folder / defect.module).write_text(planted_text(defect))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *defect.tests]
-        environment = {**os.environ, "PYTHONPATH": name}
-        try:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, timeout=TESTS_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Outcome(defect, "slow", "")
-        lines = done.stdout.decode(errors="replace").splitlines()
+    def outcomes(self, chosen: list[Defect], pool: concurrent.futures.Executor) -> Iterator[Outcome]:
+        """Yield what becomes of each defect. The tests run without a defect first, once for defects of the same."""
+        lists = list(dict.fromkeys(each.tests for each in chosen))
+        baselines = dict(zip(lists, pool.map(self._without_defect, lists), strict=True))
+        return pool.map(lambda defect: self._outcome(defect, *baselines[defect.tests]), chosen)
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _without_defect(self, tests: tuple[str, ...]) -> tuple[str, str]:
+        return self._kind_of(tests, {})
+
+    def _outcome(self, defect: Defect, baseline: str, detail: str) -> Outcome:
+        if baseline != "survived":
+            return Outcome(defect, "no baseline", detail or baseline)
+        return Outcome(defect, *self._kind_of(defect.tests, {defect.module: planted_text(defect, self._root)}))
+
+    def _kind_of(self, tests: tuple[str, ...], changed: dict[str, str]) -> tuple[str, str]:
+        """Return the kind of an outcome, and its detail."""
+        with tempfile.TemporaryDirectory(prefix="bkspark-planted-") as name:
+            tree, said = Path(name, "tree"), Path(name, "said")
+            copy_tree(tree, self._root)
+            for module, text in changed.items():
+                (tree / module).write_text(text)
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+            code = self.run(command, tree, said)
+            lines = said.read_text(errors="replace").splitlines()
+        if code is None:
+            return "slow", f"no end within {self._limit_s} s"
+        if code not in (0, 1):
+            return "ended early", f"pytest ended with {code}: {lines[-1:]}"
         first = next((line for line in lines if line.startswith(("FAILED ", "ERROR "))), "")
-        if done.returncode not in (0, 1):
-            return Outcome(defect, "slow", f"pytest ended with {done.returncode}: {lines[-1:]}")
-        return Outcome(defect, "noticed" if done.returncode else "survived", first)
+        return ("noticed" if code else "survived"), first
+
+    def run(self, command: list[str], tree: Path, said: Path) -> int | None:
+        """Return the exit code of a command in a copy; None, if it did not end in time: what it started is killed."""
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=tree, env=environment(tree), stdout=output, stderr=output, start_new_session=True
+            )
+        self._started.append(process)
+        try:
+            return process.wait(self._limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
 
 
 def main() -> int:
@@ -104,10 +139,16 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [each for each in defects() if not arguments.texts or any(text in each.bug for text in arguments.texts)]
     missed = 0
+    trials = Trials()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for found in pool.map(outcome, chosen):
-            missed += found.kind != "noticed"
-            print(f"{found.kind:>8}  {found.defect.bug}  {found.first_failure}", flush=True)
+        try:
+            for found in trials.outcomes(chosen, pool):
+                missed += found.kind != "noticed"
+                print(f"{found.kind:>11}  {found.defect.bug}  {found.detail}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            trials.end()
+            raise
     print(f"{len(chosen) - missed} of {len(chosen)} noticed")
     return 1 if missed else 0
 

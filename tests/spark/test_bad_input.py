@@ -85,6 +85,7 @@ WRONG_OF_CHECK = {
         "zk://h:99999": "port",
         "oxia://h:1": "only ZooKeeper can",
         "etcd:h": "only ZooKeeper can",
+        "rocksdb:///data/metadata": "only ZooKeeper can",
     },
     topic_options.subscription: {"": "such as my-subscription", " ": "such as my-subscription", "a\n": "printed"},
     values.parse_ledgers: {"x": "neither a ledger id", "9-5": "is empty", "5,5": "twice", HUGE: "greatest ledger id"},

@@ -145,4 +145,25 @@ def test_inserts_name_columns_and_alterations_of_a_table_leave_its_log_alone(spa
     assert described == [("id", "int", "number"), ("name", "string", None), ("more", "int", None)]
     rows = spark.sql(f"select * from {name}_t with ({options(table)}) where id = 4").collect()
     assert [tuple(row) for row in rows] == [(4, "d", None)]
+    assert [row[0] for row in spark.sql(f"show columns in {name}_t").collect()] == ["id", "name", "more"]
     assert table.read().columns == ["id", "name"]
+
+
+def test_statements_that_spark_does_not_offer_for_the_source_fail_and_leave_the_log_alone(spark, table, name):
+    table.write(spark.sql("select 1 id, 'a' name"))
+    spark.sql(f"create table {name}_t (id int, name string) using bookkeeper")
+    given = f"{name}_t with ({options(table)})"
+    statements = {
+        f"delete from {given} where id = 1": "does not support deletes",
+        f"update {given} set id = 2": "UPDATE TABLE",
+        f"merge into {given} using (select 1 id) s on s.id = {name}_t.id when matched then delete": "MERGE INTO TABLE",
+        f"truncate table {name}_t": "does not support truncates",
+        f"analyze table {name}_t compute statistics": "NOT_SUPPORTED_COMMAND_FOR_V2_TABLE",
+        f"msck repair table {name}_t": "NOT_SUPPORTED_COMMAND_FOR_V2_TABLE",
+        f"show partitions {name}_t": "PARTITION_MANAGEMENT_IS_UNSUPPORTED",
+        f"select * from {name}_t version as of 1 with ({options(table)})": "TIME_TRAVEL",
+        f"select * from bookkeeper.`{table.log}` with ({options(table)})": "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY",
+    }
+    for statement, part in statements.items():
+        assert part in refused(spark, statement), statement
+    assert [tuple(row) for row in table.read().collect()] == [(1, "a")]

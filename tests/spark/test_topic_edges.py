@@ -274,6 +274,16 @@ def test_version_that_the_schema_does_not_have_is_malformed(topic: StoredTopic, 
     assert values(read("value int", mode="PERMISSIVE")) == [1, None]
 
 
+def test_message_without_a_version_is_malformed_where_the_newest_schema_has_a_type(
+    topic: StoredTopic, read: Callable
+) -> None:
+    topic.schemas(("INT32", b"", {}))
+    topic.ledger([single(Message(b"\0\0\0\1"), **version(0)), single(Message(b"\0\0\0\2"))])
+    with pytest.raises(MalformedPayload):
+        read("value int")
+    assert values(read("value int", mode="PERMISSIVE")) == [1, None]
+
+
 def test_inline_key_value_has_null_parts_beside_nested_ones(topic: StoredTopic, read: Callable) -> None:
     record = {
         "type": "record",
@@ -350,3 +360,31 @@ def test_times_after_all_messages_and_between_them_select_by_row(
     query = Query(cluster, topic, startingTimestamp=PUBLISHED_MS + 6)
     topic.ledger(numbered(5, 6, 3, 7))
     assert query.batch() == "6 7"
+
+
+# ---- what else lies in bookies ----
+
+
+def test_ledger_of_a_cursor_is_not_one_of_the_topic_whose_name_it_carries(
+    client: Client, topic: StoredTopic, read: Callable
+) -> None:
+    topic.ledger(numbered(0))
+    name = {"pulsar/managed-ledger": topic.name.managed_ledger.encode(), "pulsar/cursor": b"s"}
+    with client.create(ensemble=1, write_quorum=1, ack_quorum=1, metadata=name) as writer:
+        writer.append_many(numbered(7))
+    topic.ledger(numbered(1))
+    assert values(read(VALUE)) == [b"0", b"1"]
+
+
+def test_delayed_replicated_and_repeated_messages_are_read_where_they_were_stored(
+    topic: StoredTopic, read: Callable
+) -> None:
+    """A broker without deduplication stores what a producer sends again."""
+    delayed = single(Message(b"0"), 0, deliver_at_time=PUBLISHED_MS + 86_400_000)
+    replicated = single(Message(b"1"), 1, replicated_from="west")
+    topic.ledger([delayed, replicated, replicated])
+    topic.ledger([delayed])
+    found = read("value binary, __sequenceId bigint, __deliverAt timestamp, __replicatedFrom string")
+    shown = [(row["value"], row["__sequenceId"], row["__deliverAt"] is None, row["__replicatedFrom"]) for row in found]
+    late, from_west = (b"0", 0, False, None), (b"1", 1, True, "west")
+    assert shown == [late, from_west, from_west, late]

@@ -159,6 +159,19 @@ def test_trimmed_ledgers_that_were_read_are_not_a_loss_and_others_are(
     assert [lost in record.message for record in caplog.records].count(True) == 2, "once by each of the two readers"
 
 
+def test_topic_that_is_created_again_between_two_looks_is_a_loss_as_a_trimmed_one(
+    cluster: Cluster, client: Client, topic: StoredTopic
+) -> None:
+    """Nothing in Pulsar's metadata tells the two apart."""
+    topic.ledger(numbered(0))
+    query = Query(cluster, topic, startingOffsets="earliest")
+    assert query.batch() == "0"
+    topic.delete()
+    StoredTopic(client, str(topic.name)).ledger(numbered(1))
+    with pytest.raises(DataLoss, match=f"{topic.name} was trimmed, or deleted and created again"):
+        query.batch()
+
+
 def test_empty_ledger_that_a_broker_drops_is_not_a_loss(cluster: Cluster, topic: StoredTopic) -> None:
     topic.ledger(numbered(0))
     empty = topic.ledger([], is_open=True)

@@ -163,8 +163,13 @@ def test_an_audit_that_could_look_nothing_up_does_not_pass_for_a_good_one(capsys
     [
         ("ERROR:pip_audit._cli:Tip: your network may be blocking this service. Try another service", audit.SKIPPED),
         ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='pypi.org'): Max retries", audit.SKIPPED),
+        ("ERROR:pip_audit._cli:Could not connect to PyPI's vulnerability feed", audit.SKIPPED),
+        ("pip_audit._service.interface.ServiceError: 503 Server Error", audit.SKIPPED),
+        ("TimeoutError: The read operation timed out", audit.SKIPPED),
         ("no answer within 300 s", audit.SKIPPED),
         ("ERROR:pip_audit._cli:requirement setuptools does not contain a hash", audit.FAILED),
+        ("ERROR:pip_audit._cli:requirement networkx does not contain a hash", audit.FAILED),
+        ("ERROR:pip_audit._cli:requirement databricks-connect does not contain a hash", audit.FAILED),
         ("pip-audit: error: unrecognized arguments: --disable-pips", audit.FAILED),
     ],
 )
