@@ -238,6 +238,30 @@ def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]
     without_record.index.close()
 
 
+def test_the_recorded_one_of_two_files_counts_though_a_crash_tore_the_last_record(directories: list[str]) -> None:
+    """Both may be whole, and the older one lacks positions. So its ledger is in doubt, too."""
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7], generation=1)])
+    moving.index.sync()
+    old = Path(IndexPaths(directories).path(3))
+    left = old.read_bytes()
+    files.fault = at("a", "write")
+    moving.index.hold([update(3, 0, [8])])
+    moving.index.sync()
+    files.fault = None
+    moving.index.hold([update(4, 0, [9], generation=1)])
+    moving.index.sync()
+    moving.index.close()
+    old.write_bytes(left)
+    record = Path(directories[1], index_files.FILE_NAME)
+    record.write_bytes(record.read_bytes()[:-1])
+    again = Moving(directories)
+    assert (again.doubted, again.held(3)[0], again.held(4)[0]) == ([3], 8, 9)
+    assert files_of(directories) == ["a/3.idx", "b/3.idx", "b/4.idx"]
+    again.index.close()
+
+
 def test_directory_that_takes_writes_again_takes_files_of_another_that_refuses_them(directories: list[str]) -> None:
     files = FaultyFiles()
     moving = Moving(directories, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs.compaction import LogInDoubt
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, intended_copy
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.folders import cut
 from tests.bookie.items import item
 from tests.bookie.serving import Serving, service_options, stored
@@ -234,6 +236,33 @@ def test_s16_ledger_that_is_not_dropped_after_all_is_still_known_to_have_an_inde
     bench.store.close()
 
 
+def test_s16_record_of_an_index_file_is_there_at_each_moment_of_a_pass_that_keeps_its_ledger(tmp_path: Path) -> None:
+    """After a crash without it, nothing would notice that the file is lost."""
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    bench.put(5, range(3))
+    bench.flush()
+    bench.delete(5)
+
+    def come_back() -> None:
+        bench.put(5, range(3, 6))
+        bench.flush()
+        bench.delete(5)
+
+    bench.cluster.while_listing = come_back
+    least_bytes: list[int] = []
+
+    def look(operation: str, path: str) -> bool:
+        least_bytes.append(IndexManifest(LocalFiles(), bench.paths).least_bytes(5))
+        return False
+
+    files.fault = look
+    assert bench.collect().dropped_ledgers == 0
+    assert least_bytes
+    assert min(least_bytes) > 0
+    bench.store.close()
+
+
 @pytest.mark.parametrize("at", [3, 8, 15, 19, 1004, 1016, 1020])
 def test_s23_garbage_in_a_log_header_does_not_make_it_dead(tmp_path: Path, at: int) -> None:
     """A log whose header or map fails its checksum is scanned."""
@@ -402,6 +431,33 @@ def test_b8_logs_of_a_ledger_in_limbo_keep_entries_without_a_position(tmp_path: 
     bench.store.limbo.end([7])
     assert bench.collect().compacted_logs == 1
     assert bench.holds(7, range(4))
+    bench.store.close()
+
+
+@pytest.mark.parametrize("end_log", [with_map, without_map])
+def test_b8_log_of_a_ledger_in_limbo_that_has_no_index_file_is_kept(
+    tmp_path: Path, end_log: Callable[[Bench], None]
+) -> None:
+    """A flush ended after the log, and the journal may lack the ledger. A rebuild finds its entries there."""
+    files = FaultyFiles()
+    files.code = errno.ENOSPC
+    bench = Bench(tmp_path, files)
+    bench.put(7, range(4))
+    flush = bench.store.begin_flush()
+    assert flush is not None
+    files.fault = lambda operation, path: operation == "create" and path.endswith(".idx")
+    with pytest.raises(OSError, match="No space left"):
+        bench.store.write_flush(flush)
+    end_log(bench)
+    files.fault = None
+    bench.reopen()
+    (log_path,) = bench.log_paths
+    bench.store.limbo.begin([7])
+    assert bench.collect().removed_logs == 0
+    assert bench.log_paths == [log_path]
+    bench.store.limbo.end([7])
+    assert bench.collect().removed_logs == 1
+    assert bench.log_paths == []
     bench.store.close()
 
 

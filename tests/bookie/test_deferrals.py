@@ -113,6 +113,18 @@ def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_r
     assert (cursor.last_synced, len(cursor.ranges)) == (49, RANGES_MAX - 1)
 
 
+def test_add_that_comes_again_is_not_synced_before_it_is_durable_again() -> None:
+    """The bookie serves the new bytes at once, and a crash may take them."""
+    deferrals = Deferrals(1)
+    deferrals.journaled(0, 1, deferrals.take([(4, ids(0, 1, 2), -1)]))
+    deferrals.on_durable(0, 1)
+    again = deferrals.take([(4, ids(1), -1)])
+    assert again.last_synced(ids(4)).tolist() == [0]
+    deferrals.journaled(0, 2, again)
+    deferrals.on_durable(0, 2)
+    assert reported(deferrals, 4, 9) == 2
+
+
 def test_lac_of_an_add_counts_for_entries_before_it_alone() -> None:
     deferrals = Deferrals(1)
     assert reported(deferrals, 4, 10, lac=6) == 6

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -17,14 +21,18 @@ from bookie_service.formats.index import LAYOUT, POSITION_BYTES
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index import manifest
 from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.limbo import Limbo
+from tests.bookie.collecting import STORE_OPTIONS, Bench
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
 ENTRIES = 10
+TraceFunction = Callable[[FrameType, str, object], object]
 
 
 @pytest.fixture
@@ -80,6 +88,20 @@ def test_index_file_that_is_cut_while_the_bookie_serves_is_noticed(options: Serv
         lose(options, LAYOUT.positions_at)
         for entry_id in (ENTRIES - 1, ENTRIES, v2.LAST_ENTRY):
             assert peer.read(5, entry_id).status == Status.EIO
+
+
+def test_index_file_that_is_cut_is_noticed_by_a_batch_read_of_a_ledger_in_memory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(5, range(80))
+    bench.flush()
+    bench.store.close()
+    store = open_ledger_storage(bench.files, bench.paths, replace(STORE_OPTIONS, pages=PageOptions(64, 1)))
+    ledger = store.ledger(5)
+    assert ledger is not None
+    cut(next(tmp_path.rglob("5.idx")), LAYOUT.position_at(3))
+    assert store.read(ledger, 15, 3, 1 << 20) == []
+    assert 5 in store.limbo
+    store.close()
 
 
 def test_records_of_a_lost_index_file_in_the_journal_are_kept(options: ServiceOptions) -> None:
@@ -186,6 +208,29 @@ def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(tmp_path
             known = IndexManifestWriter(files, directories, **small)
             assert known.is_complete
             assert known.damaged_at is None
+
+
+def test_reader_of_the_list_finds_a_row_at_each_moment_in_which_others_are_merged_with_it(tmp_path: Path) -> None:
+    """Otherwise the loss of its index file would not be noticed."""
+    known = IndexManifestWriter(LocalFiles(), [str(tmp_path)], recent_max=2)
+    known.note({1: 9000, 2: 9000})
+    found: list[int] = []
+
+    def look(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        if frame.f_code.co_filename != manifest.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        found.append(known.least_bytes(1))
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        known.note({3: 9000})
+    finally:
+        sys.settrace(before)
+    assert len(found) > 100
+    assert set(found) == {9000}
 
 
 def test_every_damaged_byte_ends_the_rows_that_are_believed() -> None:

@@ -235,6 +235,24 @@ def test_evicted_positions_are_in_doubt_if_the_old_file_cannot_be_synced_when_it
     assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
 
 
+def test_evicted_positions_are_in_doubt_after_a_failed_sync_though_the_next_one_succeeds(
+    directories: list[str],
+) -> None:
+    """The system reports once that it lost bytes. Its cache may show them, and a later sync succeeds without them."""
+    it = Indexed(directories, EVICTING)
+    for ledger_id in (3, 6, 9):
+        it.index.hold([update(ledger_id, 0, [7, 8], generation=1)])
+    assert "a/3.idx" in files_of(directories), "its positions are not in memory any more"
+    fails = iter([True])
+    it.files.fault = lambda operation, path: (
+        operation == "sync_data" and path.endswith("/a/0/3/3.idx") and next(fails, False)
+    )
+    it.index.sync()
+    assert next(fails, None) is None
+    assert "b/3.idx" in files_of(directories)
+    assert it.doubted == [3]
+
+
 def test_positions_that_a_failed_sync_may_have_lost_are_in_memory_until_their_file_has_moved(
     directories: list[str],
 ) -> None:

@@ -18,6 +18,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex, KeyValueView
 from bookie_service.storage.io.disk_threads import DiskStalled, DiskThreads
@@ -96,6 +97,29 @@ def test_reads_need_not_step_over_a_long_run_of_removed_ledgers(
     assert index.ledger_ids().tolist() == sorted(set(range(LEDGERS)).difference(removed))
     for ledger_id in (0, 99, 1100, LEDGERS - 1):
         assert index.last_entry(ledger_id) == (NO_ENTRY if ledger_id in removed else 0)
+
+
+@pytest.mark.parametrize("left", [0, ENTRIES_PER_BLOCK - 1])
+def test_block_of_which_all_entries_but_one_are_written_again_keeps_the_one(tmp_path: Path, left: int) -> None:
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions())
+    ids = np.arange(2 * ENTRIES_PER_BLOCK)
+    again = np.delete(ids[:ENTRIES_PER_BLOCK], left)
+    index.hold([LedgerUpdate(7, LedgerHeader(7, 1, False, bytes(20)), ids, ids + 1)])
+    index.hold([LedgerUpdate(7, None, again, again + 5001)])
+    wanted = ids + 1
+    wanted[again] += 5000
+    assert index.positions(7, 0, len(ids)).tolist() == wanted.tolist()
+    index.close()
+
+
+def test_extents_of_a_key_value_store_end_before_the_entry_that_is_named(tmp_path: Path) -> None:
+    index = KeyValueIndex(LocalFiles(), str(tmp_path), KeyValueOptions())
+    ids = np.arange(ENTRIES_PER_BLOCK + 10)
+    index.hold([LedgerUpdate(7, LedgerHeader(7, 1, False, bytes(20)), ids, ids + 1)])
+    for first, end in ((0, 1), (3, 6), (3, ENTRIES_PER_BLOCK), (ENTRIES_PER_BLOCK - 1, ENTRIES_PER_BLOCK + 2)):
+        found = [(at + number, each) for at, some in index.extents(7, first, end) for number, each in enumerate(some)]
+        assert found == [(each, each + 1) for each in range(first, end)]
+    index.close()
 
 
 def test_store_without_space_is_not_rewritten(tmp_path: Path) -> None:

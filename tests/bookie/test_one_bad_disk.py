@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import StorageDamaged
+from bkspark.wire import v2
 from bkspark.wire.status import Status
 from bookie_service.admin.check import BookieCheck
 from bookie_service.settings.service_options import ServiceOptions
@@ -212,6 +213,33 @@ def test_start_goes_on_without_a_disk_that_cannot_be_read(tmp_path: Path, name: 
                 assert reply.body == expected or (is_in_limbo and entry_id < 40 and reply.status == Status.EIO)
         for ledger_id in range(100, 106):
             assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
+
+
+def test_ledger_whose_index_could_not_be_read_during_replay_takes_no_ordinary_add_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    """Replay cannot know its key and its fence, and the flush after it writes a header."""
+    files = GoneFiles()
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer, flushing(tmp_path):
+        write_all(peer, 0)
+        peer.read(13, 0, v2.DO_FENCING)
+    with Serving(options(tmp_path, checkpoint_interval_s=3600), files) as serving, serving.connect() as peer:
+        assert peer.add(13, 40, [b"recovered"], v2.RECOVERY_ADD | v2.HIGH_PRIORITY) == [Status.EOK]
+        serving.abandon()
+    flushed: list[str] = []
+
+    def hide_until_the_flush(operation: str, path: str) -> bool:
+        if operation == "write" and path.endswith(".log"):
+            flushed.append(path)
+        return "/b/current" in path and path.endswith(f"/{13:x}.idx") and not flushed
+
+    files.fault = hide_until_the_flush
+    with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
+        assert flushed
+        assert peer.add(13, 41, [b"late"]) == [Status.EIO]
+        assert peer.read(13, 39).body == stored(13, 39, PAYLOADS[39])
+        assert peer.read(13, 40).body == stored(13, 40, b"recovered")
+        assert 13 in serving.service.storage.store.limbo
 
 
 @pytest.mark.parametrize("failing", ["", "open"])

@@ -100,6 +100,31 @@ def test_damaged_file_is_not_taken_for_an_older_one_that_remained(directories: l
     assert np.array_equal(IndexManifestWriter(LocalFiles(), directories).all()[0], [3])
 
 
+def test_file_whose_replacement_failed_at_its_end_is_replaced_again(directories: list[str]) -> None:
+    """Its name may lead to the attempt already, which is no longer than it is: a record would follow a hole."""
+    files = FaultyFiles()
+    known = IndexManifestWriter(files, directories[:1])
+    known.note({1: 9000})
+    known.note_headers(1, 100)
+    files.fault = lambda operation, path: operation == "sync_directory"
+    with pytest.raises(OSError, match="Input/output"):
+        known.forget_headers()
+    files.fault = None
+    known.note({2: 9000})
+    again = IndexManifestWriter(LocalFiles(), directories[:1])
+    assert (again.is_complete, again.damaged_at, again.all()[0].tolist()) == (True, None, [1, 2])
+
+
+def test_damaged_list_is_written_again_though_no_row_of_it_changes(directories: list[str]) -> None:
+    note(LocalFiles(), directories, "indexFiles", 1)
+    path = Path(directories[0], "indexFiles")
+    path.write_bytes(path.read_bytes() + b"torn")
+    assert not IndexManifestWriter(LocalFiles(), directories).is_complete
+    note(LocalFiles(), directories, "indexFiles", 1)
+    again = IndexManifestWriter(LocalFiles(), directories)
+    assert (again.is_complete, again.all()[0].tolist()) == (True, [1])
+
+
 # ---- the record of where the files are ----
 
 
@@ -144,7 +169,8 @@ def test_version_that_was_written_without_a_disk_counts_when_it_is_back(director
     files = GoneFiles()
     opened(files, directories)[0].begin([1])
     unrecorded = Limbo(files, directories[1:])
-    unrecorded.begin([1, 5])
+    for attempt in (5, 6, 8):
+        unrecorded.begin([1, attempt])
     files.fault = gone("b")
     limbo = opened(files, directories)[0]
     assert limbo.ledger_ids.tolist() == [1]

@@ -356,6 +356,21 @@ def test_compaction_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_p
     bench.store.close()
 
 
+def test_start_of_a_bookie_finishes_the_compaction_before_it_replays(tmp_path: Path) -> None:
+    bench = half_live(tmp_path)
+    (old_id,) = log_ids(bench)
+    intent = intended_copy(bench.compactor, old_id)
+    assert intent is not None
+    bench.store.close()
+    (tmp_path / "ledgers").mkdir()
+    current = Path(bench.paths[0]).rename(tmp_path / "ledgers" / "current")
+    journals, ledgers = [str(tmp_path / "journal")], [str(tmp_path / "ledgers")]
+    storage = open_storage(LocalFiles(), journals, ledgers, STORE_OPTIONS, JournalOptions())
+    assert storage.store.logs.rotated() == [intent.new_id]
+    assert not [each.name for each in current.iterdir() if each.name.startswith("compaction") or each.suffix == SUFFIX]
+    storage.store.close()
+
+
 def test_compaction_whose_new_log_is_lost_or_damaged_keeps_the_old_one(tmp_path: Path) -> None:
     for number, damage in enumerate(("missing", "cut", "damaged")):
         bench = half_live(tmp_path / str(number))

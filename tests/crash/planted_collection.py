@@ -23,6 +23,7 @@ from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs import compaction
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import EntryLogs
+from tests.bookie.collecting import intended_copy
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile
@@ -40,7 +41,7 @@ def unsynced_copy() -> Plant:
 
 def removed_before_move() -> Plant:
     async def compact(self: GarbageCollector, log_id: int, report: Any) -> bool:
-        intent = await self._in_thread(self._compactor.copy, log_id, self._pace())
+        intent = await self._in_thread(intended_copy, self._compactor, log_id)
         await self._in_thread(self._compactor.remove, log_id)
         if intent is not None:
             await self._in_thread(self._compactor.finish, intent, self._pace())

@@ -47,6 +47,7 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.opening import open_storage
 from bookie_service.storage.logs.compaction import LogInDoubt
 from bookie_service.storage.logs.log_appender import AppendOptions
+from tests.bookie.collecting import intended_copy
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.stepped import Checkpoints, Loop, SteppedJournal
@@ -373,7 +374,7 @@ class BookieTwin:
         if compactor.unfinished is not None:
             return
         try:
-            intent = compactor.copy(log_id, _at_once)
+            intent = intended_copy(compactor, log_id)
         except (OSError, LogInDoubt):
             return  # the collector leaves such a log out
         between()
