@@ -13,7 +13,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
-from bkspark.log.formats import own_metadata
+from bkspark.log.formats import ledger_identity
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
@@ -36,7 +36,7 @@ class LedgerRange:
 async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> LedgerReader:
     """Return a reader of a log's ledger. Raises DataLoss if the ledger is gone."""
     try:
-        return await cluster.open(listed.ledger_id, having=own_metadata(name))
+        return await cluster.open(listed.ledger_id, having=ledger_identity(name))
     except NoSuchLedger as error:
         raise DataLoss(
             f"ledger {listed.ledger_id} of log {name} does not exist any more ({error}): the log was truncated or "

@@ -28,7 +28,7 @@ from bkspark.ledger.call_order import CallOrder, Ticket
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.log.expiry import Expiry, ExpiryTimer
-from bkspark.log.formats import OWN_METADATA, SegmentFacts, SegmentOwner, own_metadata
+from bkspark.log.formats import OWN_METADATA, SegmentFacts, SegmentOwner, ledger_identity, own_metadata
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
@@ -104,7 +104,7 @@ async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> 
 async def delete_ledger(cluster: Cluster, name: str, ledger_id: int) -> None:
     """Delete a ledger of a log; one that does not exist, or that is not the log's any more, is not an error."""
     try:
-        await cluster.delete(ledger_id, having=own_metadata(name))
+        await cluster.delete(ledger_id, having=ledger_identity(name))
     except NoSuchLedger:
         return  # another process deleted it first
 
@@ -147,7 +147,7 @@ async def fence(
         if only is not None and ledger_id not in only:
             continue
         try:
-            metadata = await cluster.recover(ledger_id, having=own_metadata(snapshot.name))
+            metadata = await cluster.recover(ledger_id, having=ledger_identity(snapshot.name))
             closed.append((ordinal, facts_of(ledger_id, metadata)))
         except NoSuchLedger:
             # Only the ledger was deleted, and another one may have its id: no process can write to it, and readers will

@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from bkspark.client import Client
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
-from bkspark.log import Position
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    LedgerFenced,
+    NoSuchLedger,
+)
+from bkspark.ledger import LedgerWriter
+from bkspark.log import Log, Position, SegmentFacts, SegmentOwner
+from bkspark.log.heads import new_token
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
 
 
-async def take(client: Client, ledger_id: int, entries: list[bytes], *, closes: bool = True) -> None:
+async def take(
+    client: Client,
+    ledger_id: int,
+    entries: list[bytes],
+    *,
+    closes: bool = True,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Delete a ledger and create another one with its id."""
     await client.delete(ledger_id)
-    writer = await client.create(ledger_id=ledger_id, **ONE)
+    writer = await client.create(ledger_id=ledger_id, metadata=metadata, **ONE)
     await writer.append_many(entries)
     if closes:
         await writer.close()
 
 
-def test_entries_of_a_ledger_that_took_the_id_of_a_listed_one_are_data_loss(tmp_path):
+@pytest.mark.parametrize(
+    "metadata",
+    [{}, {"application": "bkspark"}, {"application": "bkspark", "log": "views"}, {"log": "views"}],
+    ids=["none", "of no log", "of another log", "naming another log"],
+)
+def test_entries_of_a_ledger_that_took_the_id_of_a_listed_one_are_data_loss(tmp_path, metadata):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
         log = client.log("clicks")
         await log.create()
         first, second = await publish(log, numbers(0, 10), numbers(10, 20))
-        await take(client, first, numbers(70, 80))
+        await take(client, first, numbers(70, 80), metadata=metadata)
         with pytest.raises(DataLoss, match=f"ledger {first} of log clicks .*another ledger.* truncate") as raised:
             await read_all(log)
         assert raised.value.ledger_id == first
@@ -107,7 +127,7 @@ def test_open_recover_and_delete_find_only_a_ledger_that_has_the_wanted_metadata
             await client.open(one, having={"team": "red"})
         assert raised.value.ledger_id == one
         for call in (client.open, client.recover, client.delete):
-            with pytest.raises(NoSuchLedger):
+            with pytest.raises(NoSuchLedger, match=f"ledger {one} .*another ledger.*colour"):
                 await call(one, having={"team": "blue", "colour": "any"})
         with pytest.raises(ConfigurationError, match="having"):
             await client.open(one, having="team")
@@ -119,3 +139,37 @@ def test_open_recover_and_delete_find_only_a_ledger_that_has_the_wanted_metadata
             await client.open(one)
 
     run(tmp_path, test, bookies=1)
+
+
+async def create_early(client: Client, log: Log) -> LedgerWriter:
+    """Create a pending ledger of a log as early builds did: there, the user's own `application` replaced bkspark's."""
+    writer = await client.create(metadata={"application": "billing", "log": log.name}, **ONE)
+    store = await log.store()
+    await store.attempts.add(log.name, writer.ledger_id, SegmentOwner("job", "early", partition=writer.ledger_id))
+    return writer
+
+
+def test_ledgers_of_early_builds_with_an_application_of_their_own_belong_to_the_log(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        await log.create()
+        closed, still_open = await create_early(client, log), await create_early(client, log)
+        await closed.append_many(numbers(0, 3))
+        end = await closed.close()
+        await still_open.append_many(numbers(3, 5))
+        ids = [closed.ledger_id, still_open.ledger_id]
+        await log.publish([SegmentFacts(ids[0], end.last_entry, end.length)])
+        await (await log.store()).open_writer("clicks", ids[1], new_token(), [])
+        assert [each["state"] for each in (await log.show())["ledgers"]] == ["CLOSED", "OPEN"]
+        async with await log.open_for_writing(**ONE) as writer:
+            with pytest.raises(LedgerFenced):
+                await still_open.append(b"late")
+            await writer.append_many(numbers(5, 7))
+        assert await read_all(log) == numbers(0, 7)
+        await log.truncate(Position(0, ids[0], 3))
+        assert ids[0] not in [ledger_id async for ledger_id in client.ledgers()]
+        await log.delete()
+        assert [ledger_id async for ledger_id in client.ledgers()] == []
+
+    run(tmp_path, test, bookies=2)
