@@ -82,11 +82,13 @@ def _check_identity(ledger_id: int, metadata: LedgerMetadata, wanted: Mapping[st
     """Raise NoSuchLedger unless metadata have the wanted custom metadata: a ledger keeps those of its creation."""
     lacking = [name for name, value in wanted.items() if metadata.custom_metadata.get(name) != value]
     if lacking:
-        raise NoSuchLedger(
+        error = NoSuchLedger(
             f"ledger {ledger_id} is another ledger, which was created with the id of the expected one: its custom "
             f"metadata differ in {', '.join(lacking)}",
             ledger_id=ledger_id,
         )
+        error.is_replaced = True
+        raise error
 
 
 class Cluster:

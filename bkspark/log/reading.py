@@ -39,11 +39,16 @@ async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> Ledger
         return await cluster.open(listed.ledger_id, having=ledger_identity(name))
     except NoSuchLedger as error:
         raise DataLoss(
-            f"ledger {listed.ledger_id} of log {name} does not exist any more ({error}): the log was truncated or "
-            f"overwritten meanwhile: read it again; or the ledger alone was deleted: read from a position after it, or "
-            f"truncate the log there",
+            f"{gone(error, name)}: the log was truncated or overwritten meanwhile: read it again; or the ledger alone "
+            "was deleted: read from a position after it, or truncate the log there",
             ledger_id=listed.ledger_id,
         ) from None
+
+
+def gone(error: NoSuchLedger, log: str) -> str:
+    """Return what happened to a log's ledger, for messages."""
+    taken = ", and another ledger was created with its id" if error.is_replaced else ""
+    return f"ledger {error.ledger_id} of log {log} does not exist any more{taken}"
 
 
 async def listed_batches(

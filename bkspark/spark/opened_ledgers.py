@@ -9,6 +9,7 @@ from contextlib import suppress
 from bkspark.client import Client, LedgerReader
 from bkspark.errors import BookieUnavailable, DataLoss, NoSuchLedger, UnauthorizedAccess
 from bkspark.log.formats import ledger_identity
+from bkspark.log.reading import gone
 from bkspark.spark.options import SourceOptions
 from bkspark.tasks import CALLS_AT_ONCE, each_of
 
@@ -67,10 +68,7 @@ class OpenedLedgers:
                     "(failOnDataLoss=false)",
                     ledger_id=ledger_id,
                 ) from None
-            raise DataLoss(
-                f"ledger {ledger_id} of log {log} does not exist any more ({error}): {self._remedy}",
-                ledger_id=ledger_id,
-            ) from None
+            raise DataLoss(f"{gone(error, log)}: {self._remedy}", ledger_id=ledger_id) from None
         except UnauthorizedAccess as error:
             is_many = any(not each.is_one for each in self._options.ledgers or ())
             narrow = (
