@@ -21,7 +21,15 @@ from typing import Any, TypeVar
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataAccessDenied,
+    MetadataFormat,
+    NoSuchLedger,
+)
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.call_order import CallOrder, Ticket
@@ -102,9 +110,15 @@ async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> 
 
 
 async def delete_ledger(cluster: Cluster, name: str, ledger_id: int) -> None:
-    """Delete a ledger of a log; one that does not exist, or that is not the log's any more, is not an error."""
+    """Delete a ledger of a log; one that does not exist, or that is not the log's any more, is not an error.
+
+    One whose metadata cannot be read is deleted: it may be the log's, and must not hold up the deletion of others.
+    """
     try:
-        await cluster.delete(ledger_id, having=ledger_identity(name))
+        try:
+            await cluster.delete(ledger_id, having=ledger_identity(name))
+        except (MetadataFormat, MetadataAccessDenied):
+            await cluster.delete(ledger_id)
     except NoSuchLedger:
         return  # another process deleted it first
 

@@ -12,13 +12,22 @@ from bkspark.errors import (
     ConfigurationError,
     DataLoss,
     LedgerFenced,
+    MetadataAccessDenied,
+    MetadataFormat,
     NoSuchLedger,
+    NoSuchLog,
 )
 from bkspark.ledger import LedgerWriter
 from bkspark.log import Log, Position, SegmentFacts, SegmentOwner
 from bkspark.log.heads import new_token
-from tests.ledger.in_process import InProcessCluster, run
+from bkspark.metadata import paths
+from bkspark.metadata.memory import MemoryTree
+from bkspark.metadata.tree import ANY_VERSION, Stat
+from bkspark.metadata.uri import LedgerManager
+from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
+
+HOUR_S = 3_600
 
 
 async def take(
@@ -173,3 +182,56 @@ def test_ledgers_of_early_builds_with_an_application_of_their_own_belong_to_the_
         assert [ledger_id async for ledger_id in client.ledgers()] == []
 
     run(tmp_path, test, bookies=2)
+
+
+def ledger_node(ledger_id: int) -> str:
+    return "/ledgers" + paths.ledger_path(ledger_id, LedgerManager.HIERARCHICAL)
+
+
+class DeniedTree(MemoryTree):
+    """A session that may not read one node."""
+
+    denied = ""
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if path == self.denied:
+            raise MetadataAccessDenied(f"{path} may not be read")
+        return await super().get(path)
+
+
+@pytest.mark.parametrize("way", ["truncate", "overwrite", "delete", "expire"])
+@pytest.mark.parametrize("is_denied", [False, True], ids=["damaged", "denied"])
+def test_ledger_whose_metadata_cannot_be_read_is_deleted_with_the_others(tmp_path, is_denied, way):
+    """Nothing says that it is another ledger."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        tree = DeniedTree(cluster.store, session_id=1_010, timeout_s=10.0)
+        async with Client(URI, tree=tree) as client:
+            log = client.log("clicks")
+            await log.create()
+            first, second, third = await publish(log, numbers(0, 10), numbers(10, 20), numbers(20, 30))
+            if is_denied:
+                tree.denied = ledger_node(first)
+            else:
+                await tree.set(ledger_node(first), b"damaged", ANY_VERSION)
+            with pytest.raises(MetadataAccessDenied if is_denied else MetadataFormat):
+                await client.metadata(first)
+            match way:
+                case "truncate":
+                    assert await log.truncate(Position(1, second, 10)) == 2
+                case "overwrite":
+                    await log.overwrite([])
+                case "delete":
+                    await log.delete()
+                case "expire":
+                    await log.set_retention(bytes=1)
+                    assert await log.expire() == 2
+            left = [third] if way in ("truncate", "expire") else []
+            assert [ledger_id async for ledger_id in client.ledgers()] == left
+            if way == "delete":
+                with pytest.raises(NoSuchLog):
+                    await log.show()
+                await log.create()
+            assert await log.vacuum(older_than_s=HOUR_S) == 0
+
+    run(tmp_path, test, bookies=1)
