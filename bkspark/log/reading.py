@@ -64,7 +64,7 @@ async def listed_batches(
     try:
         async for batch in reader.acknowledged_batches(first_entry, end_entry, batch_bytes=batch_bytes):
             yield batch
-    except NoSuchEntry as error:
+    except (NoSuchEntry, NoSuchLedger) as error:
         raise lost(reader, name, error) from None
 
 

@@ -371,7 +371,9 @@ def require_same(ledger_id: int, metadata: LedgerMetadata, creation: int) -> Non
     """
     if 0 < metadata.creation < creation:
         why = f"ledger {ledger_id} does not exist any more: it was deleted, and another one was created under its id"
-        raise NoSuchLedger(why, ledger_id=ledger_id)
+        error = NoSuchLedger(why, ledger_id=ledger_id)
+        error.is_replaced = True
+        raise error
 
 
 async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> LedgerManager:

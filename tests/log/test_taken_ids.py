@@ -235,3 +235,27 @@ def test_ledger_whose_metadata_cannot_be_read_is_deleted_with_the_others(tmp_pat
             assert await log.vacuum(older_than_s=HOUR_S) == 0
 
     run(tmp_path, test, bookies=1)
+
+
+def test_log_that_is_followed_ends_when_another_ledger_takes_the_id_of_its_open_one(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        await writer.append_many(numbers(0, 3))
+        await writer.append_many(numbers(3, 4))  # confirms those before it
+        taken = (await log.show())["ledgers"][0]["ledger"]
+        found: list[bytes] = []
+
+        async def follow() -> None:
+            async for batch in log.follow():
+                found.extend(batch)
+                if writer.ledger_id is not None:
+                    writer.abandon()
+                    await take(client, taken, numbers(70, 80))
+
+        with pytest.raises(DataLoss, match=f"ledger {taken} of log clicks .*another one was created under its id"):
+            await asyncio.wait_for(follow(), 60)
+        assert found in (numbers(0, 3), numbers(0, 4))
+
+    run(tmp_path, test, bookies=1)
