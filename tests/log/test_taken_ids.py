@@ -135,13 +135,14 @@ def test_open_recover_and_delete_find_only_a_ledger_that_has_the_wanted_metadata
         with pytest.raises(NoSuchLedger, match=f"ledger {one} .*another ledger.*team") as raised:
             await client.open(one, having={"team": "red"})
         assert raised.value.ledger_id == one
-        for call in (client.open, client.recover, client.delete):
+        for call in (client.open, client.metadata, client.recover, client.delete):
             with pytest.raises(NoSuchLedger, match=f"ledger {one} .*another ledger.*colour"):
                 await call(one, having={"team": "blue", "colour": "any"})
         with pytest.raises(ConfigurationError, match="having"):
             await client.open(one, having="team")
         assert await writer.append(b"2") == 1  # nothing was fenced
         assert (await client.open(one, having={"team": "blue"})).ledger_id == one
+        assert (await client.metadata(one, having={"team": "blue"})).custom_metadata["kind"] == b"x"
         assert (await client.recover(one, having={"team": b"blue"})).last_entry == 1
         await client.delete(one, having={"kind": b"x"})
         with pytest.raises(NoSuchLedger):
