@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.figures import Figure
 from bkspark.blocking import Client, run
 from bkspark.log import changes
-from bkspark.log.formats import PAGES, LogHead, SegmentFacts, encode_page
+from bkspark.log.formats import PAGES, LogHead, SegmentFacts, encode_page, own_metadata
 from bkspark.log.heads import Change, NewNode, new_token
 from bkspark.log.log import store_of
 from bkspark.metadata import encoding
@@ -175,7 +175,7 @@ def in_a_process(what: str, *arguments: str) -> dict[str, float]:
 async def make_log(client: Client, name: str, first_ledger: int, ledgers: int) -> None:
     """Make a log of closed ledgers: its list, and the metadata of each ledger."""
     cluster = client.asynchronous
-    writer = await cluster.create(ensemble=1, write_quorum=1, ack_quorum=1)
+    writer = await cluster.create(ensemble=1, write_quorum=1, ack_quorum=1, metadata=own_metadata(name))
     await writer.append(b"x")
     like = await writer.close()
     length = ENTRIES_PER_LEDGER * ENTRY_BYTES

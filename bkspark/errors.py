@@ -174,6 +174,8 @@ class MetadataAccessDenied(MetadataError):
 class NoSuchLedger(BookKeeperError):
     """The ledger is not in the metadata store (deleted, or never created)."""
 
+    is_replaced = False
+    """Whether another ledger was created with its id."""
     code = -25
     remedy = "check the id; the ledger was deleted, or never created"
 

@@ -6,6 +6,7 @@ import hmac
 import random
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 from bkspark.core.last_confirmed import LastEntries
@@ -82,11 +83,13 @@ def _check_identity(ledger_id: int, metadata: LedgerMetadata, wanted: Mapping[st
     """Raise NoSuchLedger unless metadata have the wanted custom metadata: a ledger keeps those of its creation."""
     lacking = [name for name, value in wanted.items() if metadata.custom_metadata.get(name) != value]
     if lacking:
-        raise NoSuchLedger(
+        error = NoSuchLedger(
             f"ledger {ledger_id} is another ledger, which was created with the id of the expected one: its custom "
             f"metadata differ in {', '.join(lacking)}",
             ledger_id=ledger_id,
         )
+        error.is_replaced = True
+        raise error
 
 
 class Cluster:
@@ -366,17 +369,20 @@ class Cluster:
         """Delete a ledger's metadata; bookies drop its entries later.
 
         Args:
-            having: as of `open`; then the metadata are read first.
+            having: as of `open`. The metadata are read first, and deleted only in the version that was read.
 
         Raises:
             NoSuchLedger: it does not exist, or is another one by `having`.
+            MetadataVersion: with `having`: others changed the metadata again and again.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         wanted = arguments.custom_metadata(having, "having")
-        if wanted:
-            await self.metadata(ledger_id, having=wanted)
         context = await self.context()
-        await context.ledgers.delete(ledger_id)
+        if wanted:
+            check = partial(_check_identity, ledger_id, wanted=wanted)
+            await context.ledgers.delete_checked(ledger_id, check)
+        else:
+            await context.ledgers.delete(ledger_id)
 
     def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         # None: metadata of format 1, which do not contain the password. Then the bookies check it.

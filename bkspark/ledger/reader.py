@@ -20,7 +20,7 @@ from bkspark.ledger.patience import PATIENCE_S, Patience
 from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, planned_reader
 from bkspark.ledger.replica_reads import read_error, report_damage
 from bkspark.ledger.tail import TailWatch
-from bkspark.metadata.ledgers import Versioned
+from bkspark.metadata.ledgers import Versioned, require_same
 from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.net.responses import joined
 from bkspark.net.v3_channel import LacResponse
@@ -184,16 +184,25 @@ class LedgerReader:
         return self._last.length * (self._last.lac + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
 
     async def refresh(self) -> int:
-        """Read the metadata and the LAC again; return `last_entry`, which never decreases."""
+        """Read the metadata and the LAC again; return `last_entry`, which never decreases.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted; there may be another one with its id.
+        """
         if not self._metadata.is_closed:
-            versioned = await self._context.ledgers.read(self._ledger_id)
+            stored = await self._read_metadata()
             last = self._last
-            if not versioned.metadata.is_closed:
-                digest = self._digest_for(versioned.metadata)
-                heard = await last_entries(self._context.pool, self._ledger_id, versioned.metadata, digest)
+            if not stored.is_closed:
+                heard = await last_entries(self._context.pool, self._ledger_id, stored, self._digest_for(stored))
                 last = last.joined(heard)
-            self._adopt(versioned.metadata, last)
+            self._adopt(stored, last)
         return self.last_entry
+
+    async def _read_metadata(self) -> LedgerMetadata:
+        """Return the ledger's metadata as stored now. Raises NoSuchLedger, also if another ledger has its id."""
+        stored = (await self._context.ledgers.read(self._ledger_id)).metadata
+        require_same(self._ledger_id, self._metadata, stored.creation)
+        return stored
 
     async def read(self, first_entry: int, last_entry: int, *, unconfirmed: bool = False) -> EntryBatch:
         """Return entries first_entry .. last_entry, both included, as one batch.
@@ -285,7 +294,7 @@ class LedgerReader:
             except (NoSuchEntry, ReadFailed):
                 # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
                 # meanwhile may end before this entry, or hold copies that an open one never holds (bkspark.wire.lac).
-                stored = (await self._context.ledgers.read(self._ledger_id)).metadata
+                stored = await self._read_metadata()
                 if (stored.fragments, stored.state) == (known.fragments, known.state):
                     raise
                 self._adopt(stored, self._last)

@@ -21,7 +21,7 @@ from bkspark.ledger import Cluster, LedgerReader
 from bkspark.log import reading
 from bkspark.log.attempts import DeleteLedger
 from bkspark.log.consumers import consumer_path, first_needed
-from bkspark.log.formats import LogHead, own_metadata
+from bkspark.log.formats import LogHead, ledger_identity
 from bkspark.log.positions import Position
 from bkspark.log.retention import UNLIMITED, cutoff_ms, first_kept
 from bkspark.log.snapshot import LogSegment, LogSnapshot
@@ -86,7 +86,7 @@ class Expiry:
 
     async def _open_listed(self, listed: LogSegment) -> LedgerReader | None:
         try:
-            return await self.cluster.open(listed.ledger_id, having=own_metadata(self.name))
+            return await self.cluster.open(listed.ledger_id, having=ledger_identity(self.name))
         except NoSuchLedger:
             return None  # the ledger alone was deleted, not by a change of the log
 
@@ -119,7 +119,7 @@ async def closed_ordinals(cluster: Cluster, snapshot: LogSnapshot) -> list[int]:
     for ordinal in snapshot.open_ordinals:
         try:
             ledger_id = (await snapshot.ledger(ordinal)).ledger_id
-            metadata = await cluster.metadata(ledger_id, having=own_metadata(snapshot.name))
+            metadata = await cluster.metadata(ledger_id, having=ledger_identity(snapshot.name))
         except NoSuchLedger:
             closed.append(ordinal)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bkspark.errors import NoSuchLedger
 from bkspark.ledger import Cluster
-from bkspark.log.formats import SchemaRef, own_metadata
+from bkspark.log.formats import SchemaRef, ledger_identity
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.tasks import each_of
@@ -41,7 +41,7 @@ async def _of_segment(
     last_entry, length = listed.last_entry, listed.length
     if last_entry is None:
         try:
-            metadata = await cluster.metadata(listed.ledger_id, having=own_metadata(snapshot.name))
+            metadata = await cluster.metadata(listed.ledger_id, having=ledger_identity(snapshot.name))
             state, last_entry, length = metadata.state.name, metadata.last_entry, metadata.length
         except NoSuchLedger:
             state, last_entry, length = "MISSING", -1, 0

@@ -125,8 +125,17 @@ T = TypeVar("T")
 
 
 def own_metadata(log: str) -> dict[str, bytes]:
-    """Return the custom metadata of all ledgers of a log. A ledger without them has the id of one that was deleted."""
+    """Return the custom metadata that every ledger is created with for a log."""
     return {APPLICATION_KEY: APPLICATION.encode(), LOG_KEY: log.encode()}
+
+
+def ledger_identity(log: str) -> dict[str, bytes]:
+    """Return the custom metadata of all ledgers that a log has registered. A ledger without them is another one, which
+    was created with the id of a deleted one.
+
+    The application does not count: early builds let users set it.
+    """
+    return {LOG_KEY: log.encode()}
 
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")

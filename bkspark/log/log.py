@@ -30,7 +30,7 @@ from bkspark.log.formats import (
     SegmentFacts,
     SegmentOwner,
     check_log_name,
-    own_metadata,
+    ledger_identity,
 )
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, check_offset
 from bkspark.log.publication import AnyPublisher, AppendOutcome, check_ledgers, publisher_of
@@ -290,7 +290,7 @@ class Log:
         retired = []
         for ledger_id in ledger_ids:
             try:
-                await self._cluster.recover(ledger_id, having=own_metadata(self._name))
+                await self._cluster.recover(ledger_id, having=ledger_identity(self._name))
             except NoSuchLedger:
                 pass
             except BookKeeperError:

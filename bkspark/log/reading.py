@@ -13,7 +13,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
 from bkspark.ledger import Cluster, LedgerReader
 from bkspark.ledger.patience import Patience
-from bkspark.log.formats import own_metadata
+from bkspark.log.formats import ledger_identity
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, OffsetSpec, Position, position_at
 from bkspark.log.snapshot import LogSegment, LogSnapshot
 from bkspark.log.times import Place
@@ -36,14 +36,19 @@ class LedgerRange:
 async def open_listed(cluster: Cluster, name: str, listed: LogSegment) -> LedgerReader:
     """Return a reader of a log's ledger. Raises DataLoss if the ledger is gone."""
     try:
-        return await cluster.open(listed.ledger_id, having=own_metadata(name))
+        return await cluster.open(listed.ledger_id, having=ledger_identity(name))
     except NoSuchLedger as error:
         raise DataLoss(
-            f"ledger {listed.ledger_id} of log {name} does not exist any more ({error}): the log was truncated or "
-            f"overwritten meanwhile: read it again; or the ledger alone was deleted: read from a position after it, or "
-            f"truncate the log there",
+            f"{gone(error, name)}: the log was truncated or overwritten meanwhile: read it again; or the ledger alone "
+            "was deleted: read from a position after it, or truncate the log there",
             ledger_id=listed.ledger_id,
         ) from None
+
+
+def gone(error: NoSuchLedger, log: str) -> str:
+    """Return what happened to a log's ledger, for messages."""
+    taken = ", and another ledger was created with its id" if error.is_replaced else ""
+    return f"ledger {error.ledger_id} of log {log} does not exist any more{taken}"
 
 
 async def listed_batches(
@@ -59,7 +64,7 @@ async def listed_batches(
     try:
         async for batch in reader.acknowledged_batches(first_entry, end_entry, batch_bytes=batch_bytes):
             yield batch
-    except NoSuchEntry as error:
+    except (NoSuchEntry, NoSuchLedger) as error:
         raise lost(reader, name, error) from None
 
 

@@ -47,7 +47,7 @@ async def delete_unregistered(
     if not old:
         return 0
     left = await _without_known(store, name, old)
-    empty = [ledger_id for ledger_id in left if await _is_recovered_empty(cluster, ledger_id)]
+    empty = [ledger_id for ledger_id in left if await _is_recovered_empty(cluster, ledger_id, name)]
     if not empty:
         return 0
     await (await cluster.tree()).catch_up()
@@ -89,8 +89,8 @@ async def _is_of_log(cluster: Cluster, ledger_id: int, name: str, created_before
     return is_of_log and stored.ctime_ms < created_before_ms
 
 
-async def _is_recovered_empty(cluster: Cluster, ledger_id: int) -> bool:
+async def _is_recovered_empty(cluster: Cluster, ledger_id: int, name: str) -> bool:
     try:
-        return (await cluster.recover(ledger_id)).last_entry < 0
+        return (await cluster.recover(ledger_id, having=own_metadata(name))).last_entry < 0
     except BookKeeperError:
         return False  # the next vacuum tries again

@@ -21,14 +21,22 @@ from typing import Any, TypeVar
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataAccessDenied,
+    MetadataFormat,
+    NoSuchLedger,
+)
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.call_order import CallOrder, Ticket
 from bkspark.ledger.closing import ClosedAtExit
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.log.expiry import Expiry, ExpiryTimer
-from bkspark.log.formats import OWN_METADATA, SegmentFacts, SegmentOwner, own_metadata
+from bkspark.log.formats import OWN_METADATA, SegmentFacts, SegmentOwner, ledger_identity, own_metadata
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
@@ -102,9 +110,15 @@ async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> 
 
 
 async def delete_ledger(cluster: Cluster, name: str, ledger_id: int) -> None:
-    """Delete a ledger of a log; one that does not exist, or that is not the log's any more, is not an error."""
+    """Delete a ledger of a log; one that does not exist, or that is not the log's any more, is not an error.
+
+    One whose metadata cannot be read is deleted: it may be the log's, and must not hold up the deletion of others.
+    """
     try:
-        await cluster.delete(ledger_id, having=own_metadata(name))
+        try:
+            await cluster.delete(ledger_id, having=ledger_identity(name))
+        except (MetadataFormat, MetadataAccessDenied):
+            await cluster.delete(ledger_id)
     except NoSuchLedger:
         return  # another process deleted it first
 
@@ -147,7 +161,7 @@ async def fence(
         if only is not None and ledger_id not in only:
             continue
         try:
-            metadata = await cluster.recover(ledger_id, having=own_metadata(snapshot.name))
+            metadata = await cluster.recover(ledger_id, having=ledger_identity(snapshot.name))
             closed.append((ordinal, facts_of(ledger_id, metadata)))
         except NoSuchLedger:
             # Only the ledger was deleted, and another one may have its id: no process can write to it, and readers will

@@ -24,12 +24,13 @@ from bkspark.errors import (
 )
 from bkspark.metadata import encoding, layout, paths
 from bkspark.metadata.listing import id_pages
-from bkspark.metadata.tree import Check, Stat, Tree, parent_of
+from bkspark.metadata.tree import ANY_VERSION, Check, Stat, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.tasks import start_kept
 
 CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
+DELETE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
 _CTOKEN_BITS = 62
 _HEAD = re.compile("HOB-[0-9]{10}")
@@ -286,15 +287,40 @@ class LedgerStore:
             raise failure
         return None
 
-    async def delete(self, ledger_id: int) -> None:
+    async def delete_checked(self, ledger_id: int, check: Callable[[LedgerMetadata], None]) -> None:
+        """As `delete`, if `check` does not raise for the metadata. If others change them meanwhile, they are checked
+        again.
+
+        Raises:
+            MetadataVersion: others changed them DELETE_TRIES_MAX times.
+        """
+        for tries in range(DELETE_TRIES_MAX):
+            if tries:
+                await self._tree.catch_up()  # this server may only lag
+            try:
+                stored = await self.read(ledger_id)
+                check(stored.metadata)
+                return await self.delete(ledger_id, stored.version)
+            except NoSuchLedger:
+                if tries:
+                    raise
+            except MetadataVersion:
+                continue
+        raise MetadataVersion(
+            f"ledger {ledger_id} was not deleted: others changed its metadata {DELETE_TRIES_MAX} times meanwhile",
+            ledger_id=ledger_id,
+        )
+
+    async def delete(self, ledger_id: int, version: int = ANY_VERSION) -> None:
         """Delete a ledger's metadata, and the parent nodes that it leaves empty.
 
         Raises:
             NoSuchLedger: it does not exist.
+            MetadataVersion: the stored version is another one.
         """
         path = await self._path(ledger_id)
         try:
-            await self._tree.delete(path)
+            await self._tree.delete(path, version)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id) from None
         except MetadataError:
@@ -345,7 +371,9 @@ def require_same(ledger_id: int, metadata: LedgerMetadata, creation: int) -> Non
     """
     if 0 < metadata.creation < creation:
         why = f"ledger {ledger_id} does not exist any more: it was deleted, and another one was created under its id"
-        raise NoSuchLedger(why, ledger_id=ledger_id)
+        error = NoSuchLedger(why, ledger_id=ledger_id)
+        error.is_replaced = True
+        raise error
 
 
 async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> LedgerManager:

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from bkspark.client import Client, LedgerReader
 from bkspark.errors import BookieUnavailable, DataLoss, NoSuchLedger, UnauthorizedAccess
-from bkspark.log.formats import own_metadata
+from bkspark.log.formats import ledger_identity
+from bkspark.log.reading import gone
 from bkspark.spark.options import SourceOptions
 from bkspark.tasks import CALLS_AT_ONCE, each_of
 
@@ -67,10 +68,7 @@ class OpenedLedgers:
                     "(failOnDataLoss=false)",
                     ledger_id=ledger_id,
                 ) from None
-            raise DataLoss(
-                f"ledger {ledger_id} of log {log} does not exist any more ({error}): {self._remedy}",
-                ledger_id=ledger_id,
-            ) from None
+            raise DataLoss(f"{gone(error, log)}: {self._remedy}", ledger_id=ledger_id) from None
         except UnauthorizedAccess as error:
             is_many = any(not each.is_one for each in self._options.ledgers or ())
             narrow = (
@@ -83,7 +81,7 @@ class OpenedLedgers:
 
     def _identity(self, log: str) -> dict[str, bytes] | None:
         """Return the custom metadata that a ledger must have; None if it is of no log."""
-        return own_metadata(log) if log and self._options.reads_logs else None
+        return ledger_identity(log) if log and self._options.reads_logs else None
 
     async def look_ahead(self, before: OpenedLedgers | None) -> None:
         """Prefetch what an earlier plan needed and this one is likely to need: open ledgers, and bookies.

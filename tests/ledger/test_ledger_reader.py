@@ -425,6 +425,22 @@ def test_follower_of_a_ledger_that_was_closed_while_its_caller_had_entries_reads
     opened((held, no_entry_v3))(test)
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_reader_does_not_go_on_in_another_ledger_that_took_the_id(is_closed: bool) -> None:
+    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
+        known = reader.metadata
+        await world.ledgers.delete(reader.ledger_id)
+        other = known.closed(9, 1000) if is_closed else known
+        await world.ledgers.create(other, ledger_id=reader.ledger_id)
+        for call in (reader.refresh(), entries(reader.follow(4)), entries(reader.acknowledged_batches(4, 10))):
+            with pytest.raises(NoSuchLedger, match="another one was created under its id") as raised:
+                await asyncio.wait_for(call, 10)
+            assert raised.value.is_replaced
+        assert (reader.metadata, reader.last_entry) == (known, 3)
+
+    opened((Held(4), no_entry_v3))(test)
+
+
 def test_caller_whose_follower_gave_up_is_not_patient_elsewhere() -> None:
     """The parts of one call share their patience: that of a log's follower has followers of ledgers."""
 

@@ -225,7 +225,7 @@ def test_a_ledger_deleted_by_itself_is_data_loss_that_names_it(tmp_path):
         await log.create()
         ids = await publish(log, numbers(0, 5), numbers(5, 10))
         await client.delete(ids[1])
-        with pytest.raises(DataLoss, match=f"ledger {ids[1]} of log clicks does not exist any more"):
+        with pytest.raises(DataLoss, match=f"ledger {ids[1]} of log clicks does not exist any more: the log was"):
             await read_all(log)
 
     run(tmp_path, test)

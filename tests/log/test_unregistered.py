@@ -9,6 +9,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataVersion
+from bkspark.ledger import LedgerWriter
 from bkspark.log import Log, SegmentFacts, SegmentOwner
 from bkspark.log.writer import LedgerOptions, create_ledger
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -136,6 +137,46 @@ def test_vacuum_through_a_server_that_lags_keeps_what_is_registered(tmp_path):
             assert not tree.is_late
         assert await ledgers(client) == [registered.ledger_id]
         registered.abandon()
+
+    run(tmp_path, test)
+
+
+class LookingTree(MemoryTree):
+    """A session that reads a ledger's metadata; `then` runs before its next look at what is pending."""
+
+    def __init__(self, server: MemoryStore, then: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(server, session_id=1_012, timeout_s=10.0)
+        self._then = then
+        self._has_read = False
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        self._has_read = self._has_read or path.startswith("/ledgers/00/")
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        if path.endswith("/pending") and self._has_read:
+            self._has_read = False
+            await self._then()
+        return await super().children(path)
+
+
+def test_vacuum_does_not_fence_a_ledger_that_takes_the_id_of_one_it_has_found(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        await log.create()
+        left = await killed(client)
+        taken: list[LedgerWriter] = []
+
+        async def take() -> None:
+            await client.delete(left)
+            taken.append(await client.create(ledger_id=left, **ONE))
+
+        async with Client(URI, tree=LookingTree(cluster.store, take)) as looking:
+            assert await looking.log("clicks").vacuum(older_than_s=HOUR_S) == 0
+        assert await taken[0].append(b"its writer was not fenced") == 0
+        assert await ledgers(client) == [left]
+        await taken[0].close()
 
     run(tmp_path, test)
 

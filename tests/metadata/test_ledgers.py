@@ -16,11 +16,13 @@ from bkspark.errors import (
     MetadataFormat,
     MetadataVersion,
     NoSuchLedger,
+    NoSuchNode,
 )
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.ledgers import DELETE_TRIES_MAX, LedgerStore
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
+from bkspark.metadata.tree import ANY_VERSION
 from bkspark.metadata.uri import MetadataUri
 
 METADATA = LedgerMetadata(3, 3, 2, (Fragment(0, ("b:1", "b:2", "b:3")),), custom_metadata={"k": b"v"})
@@ -251,6 +253,104 @@ def test_metadata_that_cannot_be_parsed_are_shown_by_path_and_never_overwritten(
         assert (data, stat.version) == (garbage, version)
 
     trees.run(test)
+
+
+def no_check(metadata: LedgerMetadata) -> None:
+    """Any ledger is the wanted one."""
+
+
+def only_ours(metadata: LedgerMetadata) -> None:
+    if metadata.custom_metadata != METADATA.custom_metadata:
+        raise NoSuchLedger("another ledger")
+
+
+def before_deletions(tree, others):
+    """Let `others` act before each deletion of a ledger's node by this session."""
+    delete = tree.delete
+
+    async def late(path, version=ANY_VERSION):
+        if path.endswith("77"):
+            await others()
+        await delete(path, version)
+
+    tree.delete = late
+
+
+def test_ledger_that_is_replaced_while_it_is_checked_is_not_deleted(trees):
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        _, created = await ledgers.create(METADATA, ledger_id=77)
+        await ledgers.write(77, created.metadata.closed(3, 30), created.version)
+        node, delete = f"{trees.uri.root}{paths.ledger_path(77, await ledgers.manager())}", tree.delete
+        other = encoding.encode(replace(METADATA, custom_metadata={"k": b"other"}))
+
+        async def replaced():
+            await delete(node)
+            await tree.create(node, other)
+
+        before_deletions(tree, replaced)
+        with pytest.raises(NoSuchLedger, match="another ledger"):
+            await ledgers.delete_checked(77, only_ours)
+        assert (await tree.get(node))[0] == other
+
+    trees.run(test)
+
+
+def test_ledger_that_others_change_while_it_is_checked_is_checked_again_five_times_at_most(trees):
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        for changes in (1, DELETE_TRIES_MAX - 1, DELETE_TRIES_MAX):
+            await ledgers.create(METADATA, ledger_id=77)
+            left, checked = [changes], []
+
+            async def changed(left=left):
+                if left[0]:
+                    left[0] -= 1
+                    stored = await ledgers.read(77)
+                    await ledgers.write(77, stored.metadata, stored.version)
+
+            delete = tree.delete
+            before_deletions(tree, changed)
+            if changes < DELETE_TRIES_MAX:
+                await ledgers.delete_checked(77, checked.append)
+                assert await listed(ledgers) == []
+            else:
+                with pytest.raises(MetadataVersion, match="77 was not deleted: others changed its metadata 5 times"):
+                    await ledgers.delete_checked(77, checked.append)
+                assert await listed(ledgers) == [77]
+            assert len(checked) == min(changes + 1, DELETE_TRIES_MAX)
+            tree.delete = delete
+
+    trees.run(test)
+
+
+def test_ledger_that_a_server_does_not_show_yet_is_deleted():
+    class Lagging(MemoryTree):
+        """A session whose server shows no ledger until the session catches up."""
+
+        is_late = False
+
+        async def get(self, path):
+            if self.is_late and path.endswith("77"):
+                raise NoSuchNode(path)
+            return await super().get(path)
+
+        async def catch_up(self):
+            self.is_late = False
+            await super().catch_up()
+
+    async def test():
+        uri = MetadataUri.parse("zk://h/ledgers")
+        tree = Lagging(MemoryStore(), session_id=1, timeout_s=10.0)
+        ledgers = await store_of(tree, uri)
+        await ledgers.create(METADATA, ledger_id=77)
+        tree.is_late = True
+        await ledgers.delete_checked(77, no_check)
+        assert await listed(ledgers) == []
+        with pytest.raises(NoSuchLedger, match="ledger 77 does not exist"):
+            await ledgers.delete_checked(77, no_check)
+
+    asyncio.run(test())
 
 
 def test_late_change_does_not_reach_another_ledger_with_the_same_id_and_version(trees):

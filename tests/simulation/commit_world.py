@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +19,6 @@ from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ClientClosed, LedgerFenced, MetadataError, NoSuchLedger
 from bkspark.log import Log
-from bkspark.log.formats import APPLICATION, APPLICATION_KEY, LOG_KEY
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Check, Operation, Stat
 
@@ -125,6 +124,7 @@ class SimulatedLedger:
 
     ledger_id: int
     creator: Process
+    custom_metadata: Mapping[str, bytes]
     entries: list[bytes] = field(default_factory=list)
     is_fenced: bool = False
     last_entry: int | None = None
@@ -212,7 +212,7 @@ def _observed(task: asyncio.Task[int]) -> None:
 
 
 class SimulatedClient:
-    """The ledger client of a process, as far as logs use it."""
+    """The ledger client of a process, as far as logs use it: every call on an existing ledger must say whose it is."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -227,10 +227,18 @@ class SimulatedClient:
     async def tree(self) -> SimulatedTree:
         return self._process.tree
 
-    async def create(self, **_: object) -> SimulatedWriter:
+    async def create(
+        self,
+        *,
+        metadata: Mapping[str, bytes],
+        ensemble: int,
+        write_quorum: int,
+        ack_quorum: int,
+        ledger_type: str,
+    ) -> SimulatedWriter:
         dies = await self._process.call()
         world = self._process.world
-        ledger = SimulatedLedger(world.next_ledger, self._process)
+        ledger = SimulatedLedger(world.next_ledger, self._process, metadata)
         world.next_ledger += 1
         world.ledgers[ledger.ledger_id] = ledger
         await world.tree.create(ledger.path, make_parents=True)
@@ -242,24 +250,24 @@ class SimulatedClient:
                 await asyncio.sleep(0)
         return SimulatedWriter(self._process, ledger)
 
-    async def metadata(self, ledger_id: int, **_: object) -> SimulatedLedger:
+    async def metadata(self, ledger_id: int, *, having: Mapping[str, bytes]) -> SimulatedLedger:
         await self._process.call()
-        return self._find(ledger_id)
+        return self._find(ledger_id, having)
 
-    async def recover(self, ledger_id: int, **_: object) -> SimpleNamespace:
+    async def recover(self, ledger_id: int, *, having: Mapping[str, bytes]) -> SimpleNamespace:
         dies = await self._process.call()
-        ledger = self._find(ledger_id)
+        ledger = self._find(ledger_id, having)
         ledger.is_fenced = ledger.is_fenced or not ledger.is_closed
         closed = await self._process.world.close(ledger)
         if dies:
             raise Killed
         return closed
 
-    async def delete(self, ledger_id: int, **_: object) -> None:
+    async def delete(self, ledger_id: int, *, having: Mapping[str, bytes]) -> None:
         """Delete the metadata. The bookies collect the ledger, and its fence with it: they take a late writer's
         entries."""
         dies = await self._process.call()
-        ledger = self._find(ledger_id)
+        ledger = self._find(ledger_id, having)
         self._process.world.ledgers.pop(ledger_id)
         await self._process.world.tree.delete(ledger.path)
         ledger.is_fenced = False
@@ -274,16 +282,15 @@ class SimulatedClient:
     async def read(self, ledger_id: int) -> SimpleNamespace:
         """Metadata as a vacuum looks at them."""
         await self._process.call()
-        custom = {APPLICATION_KEY: APPLICATION.encode(), LOG_KEY: NAME.encode()}
-        self._find(ledger_id)
-        return SimpleNamespace(metadata=SimpleNamespace(custom_metadata=custom), ctime_ms=0)
+        return SimpleNamespace(metadata=self._find(ledger_id, {}), ctime_ms=0)
 
     async def as_created(self, ledger_id: int) -> Check:
         return Check(f"{ROOT}/{ledger_id}", 0)
 
-    def _find(self, ledger_id: int) -> SimulatedLedger:
+    def _find(self, ledger_id: int, having: Mapping[str, bytes]) -> SimulatedLedger:
+        """Return a ledger that has this custom metadata."""
         ledger = self._process.world.ledgers.get(ledger_id)
-        if ledger is None:
+        if ledger is None or not having.items() <= ledger.custom_metadata.items():
             raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id)
         return ledger
 
