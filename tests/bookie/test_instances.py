@@ -138,7 +138,9 @@ def test_instance_that_restarts_in_place_is_the_same_process_and_ends_with_its_s
 
         wait_until(serves_again, "the second instance to serve again")
         assert json.loads(host.ask(*second, "state", "--json").stdout)["pid"] == instances[1]["pid"]
+        wait_until(lambda: "instance 2 serves again" in host.log_text(), "the line about the second instance")
         assert "starts again in" not in host.log_text()
+        assert "instance 2 printed" not in host.log_text()
         supervisor.signal(signal.SIGKILL)
         for facts in instances:
             wait_until(lambda facts=facts: is_gone(facts["pid"]), "the bookies to be gone")
@@ -214,7 +216,7 @@ import logging, sys
 from bookie_service.admin import instances
 from bookie_service.admin.shutdown import ShutdownSignals
 
-logging.basicConfig()
+logging.basicConfig(level=logging.INFO)
 instances.PAUSE_S_MIN, instances.PAUSE_S_MAX = PAUSES
 signals = ShutdownSignals()
 signals.begin()
@@ -351,6 +353,28 @@ def test_instance_that_prints_something_else_first_serves_like_the_others(tmp_pa
         assert [(facts["instance"], facts["id"]) for facts in instances] == [(1, "b"), (2, "b")]
     assert supervisor.exit_code == 0
     assert "instance 2 printed" in programs.log.read_text()
+
+
+def test_instance_that_restarts_in_place_says_so_in_one_line_of_its_own(tmp_path: Path) -> None:
+    """Each restart counted as a stray line: after five of them, no stray line of that instance was logged."""
+    at_once = f"""
+    for restart in range({STRAY_LINES_MAX}):
+        print(json.dumps({{"id": "b", **facts}}), flush=True)
+    print("stray", flush=True)
+"""
+    programs = Programs(tmp_path, at_once=at_once.strip())
+    with programs.supervised():
+        wait_until(lambda: "instance 2 printed stray" in programs.log.read_text(), "the stray line")
+    text = programs.log.read_text()
+    assert text.count("instance 2 serves again") == STRAY_LINES_MAX
+    assert text.count("instance 2 printed") == 1
+
+
+def test_object_of_another_name_is_a_stray_line_of_an_instance_that_serves(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, at_once="""print(json.dumps({"id": "other"}), flush=True)""")
+    with programs.supervised():
+        wait_until(lambda: 'instance 2 printed {"id": "other"}' in programs.log.read_text(), "the stray line")
+    assert "serves again" not in programs.log.read_text()
 
 
 def test_instance_that_prints_without_end_is_never_blocked_and_does_not_fill_the_log(tmp_path: Path) -> None:
