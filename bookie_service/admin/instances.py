@@ -28,6 +28,7 @@ from subprocess import SubprocessError
 from typing import Any
 
 from bkspark.child_reports import ending, facts_in
+from bkspark.command_line import StdoutFailed, discard_stdout
 from bkspark.one_line import SHOWN_CHARACTERS_MAX, one_line
 from bkspark.parent_death import die_with_parent
 from bookie_service.admin.log_output import INSTANCE_VARIABLE
@@ -231,8 +232,10 @@ class _Supervisor:
             line = json.dumps({"pid": os.getpid(), "instances": instances, "failed": failed})
         try:
             print(line, flush=True)
-        except OSError as error:
+        except (OSError, StdoutFailed) as error:
             logger.warning("%s, and this cannot be printed: %s", serving, error)
+            # Nothing else is printed. At the end of the process the line would fail again, and so would the process.
+            discard_stdout()
         self._manager.ready(serving)
 
 

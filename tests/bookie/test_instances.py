@@ -494,12 +494,14 @@ def test_service_manager_hears_of_all_instances_from_the_supervisor_alone(tmp_pa
 
 
 def test_service_manager_hears_of_all_instances_although_their_line_cannot_be_printed(tmp_path: Path) -> None:
-    """The reader of the line may have left (`| head`). The manager waited for READY, and then ended all bookies."""
+    """The reader of the line may have left (`| head`). The manager waited for READY, and then ended all bookies. Later
+    an orderly stop ended with an error, because Python tried to print the line once more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "manager"))
         manager.settimeout(START_S)
         command = Programs(tmp_path).command
-        variables = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "manager")}
+        # Python takes an empty PYTHONUNBUFFERED for one that is not set.
+        variables = {**os.environ, "PYTHONUNBUFFERED": "", "NOTIFY_SOCKET": str(tmp_path / "manager")}
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables) as supervisor:
             assert supervisor.stdout is not None
             supervisor.stdout.close()
