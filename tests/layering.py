@@ -29,8 +29,8 @@ LAYERS = (
     _of_bkspark(
         """
         ids errors extras options tasks memory stages tracing metrics version properties configuration_files
-        client_files parent_death child_reports interpreter secret_files changed_files one_line arrow_sizes decimals
-        buckets log_limit log_lines failure_log wall_clock
+        client_files parent_death child_reports interpreter secret_files changed_files one_line command_line arrow_sizes
+        decimals buckets log_limit log_lines failure_log wall_clock
         """
     ),
     ("bkspark.entries",),
@@ -87,8 +87,8 @@ IMPORTED_BY = {
 SERVER_IMPORTS = _of_bkspark(
     """
     ids errors extras options tasks memory tracing version secret_files entries wire tls security properties
-    configuration_files parent_death child_reports metadata changed_files one_line buckets log_limit log_lines
-    failure_log wall_clock
+    configuration_files parent_death child_reports metadata changed_files one_line command_line buckets
+    log_limit log_lines failure_log wall_clock
     """
 )
 """All of bkspark that bookie_service may import."""

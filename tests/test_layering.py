@@ -42,6 +42,7 @@ UNSHOWN = (
     "secret_files",
     "changed_files",
     "one_line",
+    "command_line",
     "arrow_sizes",
     "decimals",
     "buckets",

@@ -6,7 +6,6 @@ Command modules import what they need when they run, so that `bkspark --help` lo
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -15,9 +14,9 @@ from typing import cast
 from bkspark.cli import bench, bookie, cluster, console, cookies, demo, dump, ledger, local, log, shell, top
 from bkspark.cli.arguments import USAGE, Commands, Parser
 from bkspark.cli.interruption import Interruption
+from bkspark.command_line import UnwritableText, discard_stdout, name_errors_of_stdout
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.extras import explain
-from bkspark.one_line import described_text
 from bkspark.version import VERSION
 
 FAILED = 1
@@ -39,6 +38,7 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` excludes the program's name."""
     _allow_open_files()
+    name_errors_of_stdout()
     with Interruption() as interruption:
         try:
             arguments = build_parser().parse_args(argv)
@@ -55,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _fail("interrupted", FAILED)
         except BrokenPipeError:
             # The reader of our output has left (`| head`). Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_stdout()
             return FAILED
         except OSError as error:
             return _fail(_describe(error), FAILED)
-        except UnicodeEncodeError as error:
-            return _fail(described_text(error), FAILED)
+        except UnwritableText as error:
+            return _fail(error, FAILED)
         except ModuleNotFoundError as missing:
             if reason := explain(missing):
                 return _fail(reason, FAILED)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from bkspark.command_line import not_utf8
 from bkspark.errors import ConfigurationError
 from bkspark.ids import DIGESTS, INT64_MAX, LOG_NAME_RULE, PORT_MAX, check_bookie_id, is_log_name
 from bkspark.secret_files import (
@@ -66,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
     # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Parse, and refuse an unknown option here, where similar options are known."""
+        """Parse, and refuse an unknown option here, where similar options are known, and texts that are not UTF-8."""
         words = sys.argv[1:] if args is None else list(args)
         first = words[0] if words and self._subparsers is not None else ""
         if first.startswith("-") and first.split("=")[0] not in self._option_string_actions:
@@ -75,6 +76,8 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self._refuse(unknown[0])
+        if reason := not_utf8(self._actions, namespace):
+            self.error(reason)
         return namespace, unknown
 
     def _refuse(self, argument: str) -> NoReturn:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ def add_parser(commands: Commands, main: Callable[[Sequence[str]], int]) -> None
     """Add `bkspark shell`; it reads its words itself, as they are Apache's. `main` runs a command line of `bkspark`."""
     description = "run a verb of Apache's bookkeeper shell; `bkspark shell help` lists them"
     parser = commands.add_parser("shell", help=description, description=description, add_help=False, prefix_chars="\0")
-    parser.add_argument("words", nargs="*")
+    # Some name files, whose names may have any bytes. The commands that the verbs run check the others.
+    parser.add_argument("words", nargs="*", type=os.fspath)
     parser.set_defaults(run=run, main=main)
 
 

@@ -69,8 +69,6 @@ def _main(argv: Sequence[str]) -> int:
             return _print(arguments, dump, payloads)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
-    except BrokenPipeError:
-        raise  # the reader of the output has left
     except (StorageDamaged, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     except KeyboardInterrupt:

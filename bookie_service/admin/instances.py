@@ -28,6 +28,7 @@ from subprocess import SubprocessError
 from typing import Any
 
 from bkspark.child_reports import ending, facts_in
+from bkspark.command_line import StdoutFailed, discard_stdout
 from bkspark.one_line import SHOWN_CHARACTERS_MAX, one_line
 from bkspark.parent_death import die_with_parent
 from bookie_service.admin.log_output import INSTANCE_VARIABLE
@@ -80,7 +81,7 @@ class _Supervisor:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         """Running processes, by number."""
         self._facts: dict[int, dict[str, Any]] = {}
-        """What each instance printed when it first served."""
+        """What each instance printed when it last began to serve."""
         self._failed: set[int] = set()
         """Numbers of the instances that have failed before they first served, and have not served since."""
         self._has_begun = asyncio.Event()
@@ -194,8 +195,9 @@ class _Supervisor:
             del self._processes[number]
 
     async def _read(self, number: int, output: asyncio.StreamReader) -> None:
-        """Read what an instance prints until it ends. It prints one object when it serves; other lines are logged."""
-        serves, stray = False, 0
+        """Read what an instance prints until it ends. It prints one object when it serves, and again after each restart
+        in place; other lines are logged."""
+        bookie_id, stray = None, 0
         while True:
             try:
                 line = await output.readline()
@@ -203,15 +205,17 @@ class _Supervisor:
                 line = b"a line of more than %d bytes\n" % _LINE_BYTES_MAX
             if not line:
                 return
-            facts = None if serves else facts_in(line)
-            if facts is not None:
-                serves = True
+            facts = facts_in(line)
+            if facts is not None and bookie_id in (None, facts["id"]):
+                bookie_id = facts["id"]
                 self._serves(number, facts)
             elif (stray := stray + 1) <= STRAY_LINES_MAX:
                 text = line.decode(errors="backslashreplace").strip()
                 logger.warning("instance %d printed %s", number, one_line(text[:SHOWN_CHARACTERS_MAX]))
 
     def _serves(self, number: int, facts: dict[str, Any]) -> None:
+        if number in self._facts:
+            logger.info("instance %d serves again", number)
         self._facts[number] = {"instance": number, **facts}
         if number in self._failed:
             self._failed.remove(number)
@@ -228,8 +232,10 @@ class _Supervisor:
             line = json.dumps({"pid": os.getpid(), "instances": instances, "failed": failed})
         try:
             print(line, flush=True)
-        except OSError as error:
+        except (OSError, StdoutFailed) as error:
             logger.warning("%s, and this cannot be printed: %s", serving, error)
+            # Nothing else is printed. At the end of the process the line would fail again, and so would the process.
+            discard_stdout()
         self._manager.ready(serving)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from bkspark.command_line import StdoutFailed, UnwritableText, failing_stdout, not_utf8
 from bkspark.errors import ConfigurationError
 from bkspark.extras import explain
 from bkspark.ids import INT64_MAX
-from bkspark.one_line import described_text
 
 _VARIABLE = "BK_"
 
@@ -22,7 +22,8 @@ class ServerParser(argparse.ArgumentParser):
 
     # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Parse, and refuse an unknown option without its value: that may be a password."""
+        """Parse, and refuse an unknown option without its value: that may be a password. Refuse a text that is not
+        UTF-8."""
         words = sys.argv[1:] if args is None else list(args)
         # The options after a command are for the command's own parser, and there are none after `--`.
         end = 1 if self._subparsers is not None else words.index("--") if "--" in words else len(words)
@@ -30,7 +31,10 @@ class ServerParser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if _is_option(name) and name not in self._option_string_actions:
                 self.error(f"unknown argument {name if name.startswith('--') else name[:2]!r}")
-        return super().parse_known_args(words, namespace)
+        namespace, unknown = super().parse_known_args(words, namespace)
+        if reason := not_utf8(self._actions, namespace):
+            self.error(reason)
+        return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError(f"{message}; see --help")
@@ -92,19 +96,20 @@ def fail(program: str, error: object, code: int) -> int:
 
 def run_reported(program: str, run: Callable[[], int]) -> int:
     """Return the exit code of `run`, whose output is flushed; 1, after a line that says why, if a package of an extra
-    is not installed, or the output cannot be written. No line is written if the reader of the output has left
-    (`| head`)."""
+    is not installed, the output cannot be written, or an error names a file. No line is written if the reader of the
+    output has left (`| head`)."""
     try:
-        code = run()
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        os._exit(1)  # Python would complain again when it flushes at exit
+        with failing_stdout():
+            return run()
+    except StdoutFailed as error:
+        # Python would complain again when it flushes at exit.
+        os._exit(1 if error.reader_has_left else fail(program, error, 1))
+    except UnwritableText as error:
+        return fail(program, error, 1)
     except OSError as error:
-        os._exit(fail(program, describe(error), 1))
-    except UnicodeEncodeError as error:
-        return fail(program, described_text(error), 1)
+        if error.filename is None:
+            raise
+        return fail(program, describe(error), 1)
     except ModuleNotFoundError as missing:
         if reason := explain(missing):
             return fail(program, reason, 1)

@@ -14,7 +14,6 @@ import bkspark
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import find_java
 from bkspark.errors import ConfigurationError
-from bkspark.one_line import described_text
 from tests.cli.console import assert_one_line
 
 AWAY = "zk://127.0.0.1:1/ledgers"
@@ -100,20 +99,55 @@ def test_environment_names_the_cluster(monkeypatch, capsys):
     assert_one_line(capsys.readouterr(), "'nonsense://x'")
 
 
-def test_text_that_is_not_utf8_is_one_line_and_exit_code_1(tmp_path, capsys):
+def test_text_that_is_not_utf8_is_one_line_that_names_its_option_and_exit_code_2(tmp_path, capsys):
     """Such a word has a lone surrogate in Python, and ended the command with a traceback when it was encoded."""
     words = ["--journal-dirs", "j", "--ledger-dirs", "l", "--instance", "\udcff", "--uri", AWAY]
-    assert main(["cookie", "generate", "b:1", str(tmp_path / "cookie"), *words]) == 1
-    assert_one_line(capsys.readouterr(), "not UTF-8", "\\udcff")
+    assert main(["cookie", "generate", "b:1", str(tmp_path / "cookie"), *words]) == 2
+    assert_one_line(capsys.readouterr(), "--instance", "\\udcff is not UTF-8")
     assert not (tmp_path / "cookie").exists()
 
 
-def test_output_that_a_terminal_cannot_show_names_its_encoding():
-    with pytest.raises(UnicodeEncodeError) as raised:
-        "\u2713".encode("latin-1")
-    assert described_text(raised.value) == (
-        "the output has the encoding latin-1, which lacks \\u2713: set PYTHONIOENCODING=utf-8"
+def test_password_that_is_not_utf8_is_not_shown(capsys):
+    assert main(["ledger", "read", "5", "--password", "s3cret\udcff", "--uri", AWAY]) == 2
+    output = capsys.readouterr()
+    assert_one_line(output, "--password", "\\udcff is not UTF-8")
+    assert "s3cret" not in output.err
+
+
+def test_name_of_a_file_need_not_be_utf8(tmp_path, capsys):
+    name = tmp_path / "\udcff"
+    name.mkdir()
+    assert main(["ledger", "write", str(name), "--uri", AWAY]) == 2
+    assert_one_line(capsys.readouterr(), "Is a directory")
+
+
+@pytest.mark.parametrize("command", ["ledger create --metadata", "bookie --set", "local --set"])
+def test_value_that_is_not_utf8_is_one_line_that_names_its_key(command, capsys, monkeypatch):
+    monkeypatch.setenv("BKSPARK_URI", AWAY)
+    assert main([*command.split(), "keyOfIt=\udcff"]) == 2
+    assert_one_line(capsys.readouterr(), f"{command.split()[-1]} keyOfIt: \\udcff is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "reason"),
+    [
+        ("ascii", "\u2713", "has the encoding ascii, which lacks \\u2713: set PYTHONIOENCODING=utf-8"),
+        ("latin-1", "\u2713", "has the encoding latin-1, which lacks \\u2713: set PYTHONIOENCODING=utf-8"),
+        ("utf-8", "\udcff", "has the encoding utf-8, which lacks \\udcff: set PYTHONIOENCODING=utf-8:backslashreplace"),
+    ],
+)
+def test_output_that_a_terminal_cannot_show_names_its_encoding(tmp_path, encoding, text, reason):
+    """`bkspark dump` shows the names of files."""
+    directory = tmp_path / text / "current"
+    directory.mkdir(parents=True)
+    (directory / "lastMark").write_bytes(bytes(16))
+    done = subprocess.run(
+        [sys.executable, "-m", "bkspark.cli", "dump", "marks", str(directory.parent)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=False,
     )
+    assert (done.returncode, done.stderr.decode()) == (1, f"bkspark dump: the output {reason}\n")
 
 
 def test_missing_java_is_one_line_that_names_where_it_was_looked_for(monkeypatch, tmp_path, capsys):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.cli.hostile_texts import TEXTS, leaves
 
 ABSENT = "absent:1"
 NO_LEDGER = "987654321"
-UNCHECKED = (None, str, Path, bookie_id, key_value, log_name, command_words)
+UNCHECKED = (None, str, Path, os.fspath, bookie_id, key_value, log_name, command_words)
 """Types whose values may be wrong although the parser accepts them."""
 
 SHARED = {"uri", "client_config", "password", "password_file", "encryption_key_file", "http_token_file"}
@@ -169,7 +170,7 @@ NO_CLUSTER = "zk://"
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
-def test_verb_of_the_shell_refuses_what_it_cannot_take_in_one_line(verb, capfd, tmp_path, monkeypatch):
+def test_verb_of_the_shell_says_in_one_line_what_is_wrong_with_any_text(verb, capfd, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.chdir(tmp_path)
     configuration = tmp_path / "bk_server.conf"
@@ -185,6 +186,37 @@ def test_verb_of_the_shell_refuses_what_it_cannot_take_in_one_line(verb, capfd, 
         assert code in (0, 1, 255), line
         assert "Traceback" not in output.err
         assert len(output.err.splitlines()) <= 2, output.err
+
+
+NUMBERS_OF_VERBS = (
+    "ledgermetadata -l",
+    "readledger -l",
+    "readledger -l 5 -fe",
+    "readledger -l 5 -le",
+    "deleteledger -f -l",
+    "simpletest -e",
+    "simpletest -w",
+    "simpletest -a",
+    "simpletest -n",
+    "recover absent:1 -f -l",
+    "lostbookierecoverydelay -s",
+    "readlog 1 -l",
+    "readlog 1 -sp",
+    "readlog 1 -ep",
+    "updateBookieInLedger -sb absent:1 -db other:1 -l",
+)
+"""Verbs with an option at the end that takes a number."""
+
+
+@pytest.mark.parametrize("text", [TEXTS["many digits"], TEXTS["another digit"]], ids=["many digits", "another digit"])
+@pytest.mark.parametrize("words", NUMBERS_OF_VERBS)
+def test_number_that_a_verb_of_the_shell_cannot_take_is_named(words: str, text: str, capfd, tmp_path) -> None:
+    configuration, logs = tmp_path / "bk_server.conf", tmp_path / "ledgers" / "current"
+    logs.mkdir(parents=True)
+    (logs / "1.log").touch()
+    configuration.write_text(f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n")
+    assert main(["shell", "-conf", str(configuration), "--uri", NO_CLUSTER, *words.split(), text]) == 255
+    assert_one_line(capfd.readouterr(), f"'{text[:30]}", " is not ")
 
 
 def test_every_argument_that_may_name_what_does_not_exist_is_tested():
