@@ -58,6 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             discard_stdout()
             return FAILED
         except OSError as error:
+            try:
+                sys.stdout.flush()
+            except OSError:
+                # Python would complain again when it flushes at exit.
+                discard_stdout()
             return _fail(_describe(error), FAILED)
         except UnwritableText as error:
             return _fail(error, FAILED)

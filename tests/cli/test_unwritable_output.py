@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,6 @@ COMMANDS = (
     "cluster drain BOOKIE --plan",
     "bookie CONFIGURATION state",
     "bookie CONFIGURATION state --json",
-    "bookie CONFIGURATION set compactionRate=1000",
     "bookie CONFIGURATION --collect",
     "dump marks CONFIGURATION",
     "dump journal JOURNAL",
@@ -59,40 +59,45 @@ def command_line(command: str, words: dict[str, str]) -> list[str]:
     return [sys.executable, "-m", "bkspark.cli", *command.split()]
 
 
+def run(command: str, words: dict[str, str], uri: str, output: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_line(command, words),
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Python takes an empty PYTHONUNBUFFERED for one that is not set. The rest of the output is written at the end.
+        env={**os.environ, "PYTHONUNBUFFERED": "", "BKSPARK_URI": uri},
+        check=False,
+    )
+
+
+def failed(command: str) -> int:
+    """Return the exit code of a command whose output cannot be written: Apache's shell has one of its own for a command
+    that it runs as another process."""
+    return 255 if command == "shell -conf FILE lastmark" else 1
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_reader_that_has_left_is_exit_code_1_without_a_word(cluster: Cluster, words: dict[str, str], command) -> None:
+def test_reader_that_has_left_ends_a_command_silently_that_works_otherwise(
+    cluster: Cluster, words: dict[str, str], command: str
+) -> None:
     """`bkspark bookie state | head -1` ended with a traceback."""
+    done = run(command, words, cluster.uri, subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
     reader, output = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run(
-            command_line(command, words),
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "BKSPARK_URI": cluster.uri},
-            check=False,
-        )
+        done = run(command, words, cluster.uri, output)
     finally:
         os.close(output)
-    assert done.returncode in (1, 255), done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
+    assert (done.returncode, done.stderr) == (failed(command), "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full is Linux's")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_full_disk_is_one_line_and_exit_code_1(cluster: Cluster, words: dict[str, str], command) -> None:
+def test_full_disk_is_one_line(cluster: Cluster, words: dict[str, str], command: str) -> None:
     with open("/dev/full", "w") as output:
-        done = subprocess.run(
-            command_line(command, words),
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "BKSPARK_URI": cluster.uri},
-            check=False,
-        )
-    assert done.returncode in (1, 255), done.stderr
-    assert "No space left on device" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
+        done = run(command, words, cluster.uri, output.fileno())
+    assert done.returncode == failed(command)
+    assert re.fullmatch(r"(bkspark|bkspark cluster|bkspark dump|bookie): .*No space left on device\n", done.stderr)
