@@ -36,9 +36,10 @@ class Closing:
     def __init__(self, client: ClosableClient, turns: Turns, on_offered: Callable[[], None]) -> None:
         """`on_offered()` is called when the connection can make room (`take`)."""
         self._client: ClosableClient | None = client
-        """The connection; None: it is closed. It and `_on_offered` are cleared by `end`."""
+        """The connection; None: it is closed. Cleared by `end`."""
         self._turns = turns
         self._on_offered: Callable[[], None] | None = on_offered
+        """Reports that the connection can make room; None: it is closed. Cleared by `end`."""
         self._find_why: FindWhy | None = None
         """Finds why the connection is to be closed; None: nothing waits."""
         self._is_queued = False

@@ -12,6 +12,7 @@ A frame that violates the protocol closes the connection without a reply, as in 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 from collections.abc import Callable, Hashable
@@ -126,8 +127,6 @@ class Connection:
         self._rights = None if parts.authorization is None else parts.authorization.enter(self)
         """Judges the peer's requests; None: every request is allowed. Constant."""
         self._events = parts.events
-        self.closing = Closing(self, parts.turns, lambda: parts.events.note_spare(self))
-        """How the connection is closed when it must make room, or its peer is late. Constant."""
         self._memory_budget = memory_budget = parts.memory_budget
         self._began = memory_budget.loop.time()
         """When the connection began, by the event loop's clock. Constant."""
@@ -317,6 +316,11 @@ class Connection:
             # Steps of a handshake have turns of their own.
             if self._tls_socket is None or self._tls_socket.is_secured:
                 self.guarded(self._receive_now)
+
+    @functools.cached_property
+    def closing(self) -> Closing:
+        """How the connection is closed when it must make room, or its peer is late. Constant."""
+        return Closing(self, self._turns, lambda: self._events.note_spare(self))
 
     def take_turn_now(self) -> None:
         """Serve what the peer has sent and waits for a turn, or for the loop to report it."""

@@ -212,6 +212,23 @@ def test_unreadable_file_moves_with_what_memory_has_and_its_ledger_is_in_doubt(
     moving.index.close()
 
 
+def test_file_that_moved_unread_is_not_lost_for_being_shorter_than_the_old_one(directories: list[str]) -> None:
+    """It is in doubt already. It must be able to leave limbo."""
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7] * 3000, generation=1)])
+    moving.index.sync()
+    moving.index.close()
+    moving = Moving(directories, files)
+    moving.headers[3] = LedgerHeader(3, 5, False, KEY)
+    moving.index.hold([update(3, 1, [9])])
+    files.fault = at("a", "write", "read")
+    moving.index.sync()
+    files.fault = None
+    assert (moving.doubted, moving.index.lost(3)) == ([3], "")
+    moving.index.close()
+
+
 def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]) -> None:
     """A crash may leave both."""
     files = FaultyFiles()

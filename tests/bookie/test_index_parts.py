@@ -112,6 +112,32 @@ def test_file_that_moves_unread_has_all_that_was_in_memory(tmp_path: Path) -> No
     assert Moving(directories).held(2, 6) == [7, 8, 0, 0, 9]
 
 
+def test_fence_that_comes_with_the_first_entry_counts_and_not_the_header_before_it(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    index.hold([LedgerUpdate(5, LedgerHeader(5, 1, False, KEY), NOTHING, NOTHING)])
+    index.sync()
+    index.hold([LedgerUpdate(5, LedgerHeader(5, 2, True, KEY), np.array([0]), np.array([7]))])
+    index.sync()
+    header = index.header(5)
+    assert header is not None
+    assert (header.fenced, index.positions(5, 0, 1).tolist()) == (True, [7])
+    index.close()
+
+
+def test_file_that_is_cut_is_among_the_lost_ones_and_a_ledger_that_waits_for_a_flush_is_not_absent(
+    tmp_path: Path,
+) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    index.hold([update(5, 0, [7, 8], generation=1), update(6, 0, [7, 8], generation=1)])
+    index.sync()
+    path = next(tmp_path.rglob("6.idx"))
+    os.truncate(path, path.stat().st_size - 8)
+    assert index.all_lost() == [6]
+    index.hold([LedgerUpdate(7, LedgerHeader(7, 1, True, KEY), NOTHING, NOTHING)])
+    assert index.absent(np.array([5, 6, 7, 8])).tolist() == [False, False, False, True]
+    index.close()
+
+
 def test_index_file_of_a_later_version_is_named(tmp_path: Path) -> None:
     index = new_index(LocalFiles(), tmp_path, PageOptions())
     index.hold([update(4, 0, [7], 1)])

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.index.index_moves import DoubtCallbacks
 from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.disk_threads import DiskStalled
@@ -235,22 +236,40 @@ def test_evicted_positions_are_in_doubt_if_the_old_file_cannot_be_synced_when_it
     assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
 
 
-def test_evicted_positions_are_in_doubt_after_a_failed_sync_though_the_next_one_succeeds(
+def test_evicted_positions_are_in_doubt_after_a_late_sync_that_failed_though_the_next_one_succeeds(
     directories: list[str],
 ) -> None:
     """The system reports once that it lost bytes. Its cache may show them, and a later sync succeeds without them."""
     it = Indexed(directories, EVICTING)
-    for ledger_id in (3, 6, 9):
+    for ledger_id in (3, 6):
         it.index.hold([update(ledger_id, 0, [7, 8], generation=1)])
     assert "a/3.idx" in files_of(directories), "its positions are not in memory any more"
-    fails = iter([True])
-    it.files.fault = lambda operation, path: (
-        operation == "sync_data" and path.endswith("/a/0/3/3.idx") and next(fails, False)
-    )
+    it.disks.late = {0}
+    with pytest.raises(DiskStalled):
+        it.index.sync()
+    for ledger_id in (3, 6):
+        it.index.hold([update(ledger_id, 2, [9])])
+    it.files.fault = at("a", "sync_data")
+    it.disks.finish()
+    it.files.fault = None
     it.index.sync()
-    assert next(fails, None) is None
     assert "b/3.idx" in files_of(directories)
-    assert it.doubted == [3]
+    assert 3 in it.doubted
+    assert held_by(it.index, 3, 8) == {0: 7, 1: 8, 2: 9}
+
+
+def test_length_of_a_file_is_noted_though_earlier_positions_are_written_last(directories: list[str]) -> None:
+    it = Indexed(directories, EVICTING)
+    it.index.hold([update(3, 0, [7], generation=1)])
+    it.index.sync()
+    it.index.hold([update(3, 100, [9])])
+    it.index.hold([update(6, 0, [1], generation=1)])
+    it.index.hold([update(3, 1, [8])])
+    it.index.sync()
+    path = Path(IndexPaths(directories).path(3))
+    assert it.index.lost(3) == ""
+    os.truncate(path, path.stat().st_size - 8)
+    assert "truncated" in it.index.lost(3)
 
 
 def test_positions_that_a_failed_sync_may_have_lost_are_in_memory_until_their_file_has_moved(

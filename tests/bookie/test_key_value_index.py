@@ -9,6 +9,7 @@ import select
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ from bookie_service.storage.io.rocks import RocksKeyValues
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.late_directories import LateInTurn
 from tests.bookie.stalling_files import StallingFiles
+from tests.bookie.stepped_twins import new_disk
+from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
@@ -120,6 +123,22 @@ def test_extents_of_a_key_value_store_end_before_the_entry_that_is_named(tmp_pat
         found = [(at + number, each) for at, some in index.extents(7, first, end) for number, each in enumerate(some)]
         assert found == [(each, each + 1) for each in range(first, end)]
     index.close()
+
+
+def test_store_opens_after_a_power_cut_at_any_moment_of_a_commit() -> None:
+    """Its commit number must be durable in it before the file beside it says so."""
+    disk, random = new_disk("/a"), Random(1)
+    index = KeyValueIndex(SimulatedFiles(disk), "/a", KeyValueOptions())
+    _hold(index, [1])
+    images: list[SimulatedDisk] = []
+    disk.before_operation = lambda operation, path: images.extend(crash_image(disk, loss, random) for loss in Loss)
+    _hold(index, [2])
+    disk.before_operation = None
+    assert len(images) > 3 * len(Loss)
+    for image in images:
+        opened = KeyValueIndex(SimulatedFiles(image), "/a", KeyValueOptions())
+        assert opened.ledger_ids().tolist() in ([1], [1, 2])
+        opened.close()
 
 
 def test_store_without_space_is_not_rewritten(tmp_path: Path) -> None:

@@ -125,6 +125,22 @@ def test_damaged_list_is_written_again_though_no_row_of_it_changes(directories: 
     assert (again.is_complete, again.all()[0].tolist()) == (True, [1])
 
 
+def test_older_version_of_the_headers_is_a_loss_however_long_it_is(directories: list[str]) -> None:
+    """Fences that came later are missing in it."""
+    files = FaultyFiles()
+    headers = LedgerHeadersWriter(files, directories, IndexManifestWriter(files, directories))
+    headers.write([LedgerHeader(each, 0, False, bytes(20)) for each in range(9)])
+    files.fault = refusing("a")
+    for each in range(8):
+        headers.remove(each)
+    headers.write([LedgerHeader(8, 0, True, bytes(20))])
+    files.fault = None
+    Path(directories[1], HEADERS).unlink()
+    known = IndexManifestWriter(LocalFiles(), directories)
+    again = LedgerHeaders(LocalFiles(), directories, known.headers)
+    assert again.damage == f"{directories[0]}/{HEADERS}: a later version of it is missing"
+
+
 # ---- the record of where the files are ----
 
 
