@@ -4,9 +4,7 @@ The socket is read into one buffer that all connections share (`receive_buffer`)
 frames, which are decoded together and passed on as runs of one kind. A connection reads nothing while a run cannot
 continue: the bookie has no room, the peer does not take its replies, or the turn is over (`turns`). So neither a flood
 of requests nor a slow reader makes this process grow. The memory of all connections together is limited, too
-(`memory_budget`).
-
-A frame that violates the protocol closes the connection without a reply, as in Apache's bookies.
+(`memory_budget`). A frame that violates the protocol closes the connection without a reply, as in Apache's bookies.
 """
 
 from __future__ import annotations
@@ -345,8 +343,7 @@ class Connection:
 
         Busy: requests wait to be served, the bookie owes an answer (`is_owed`), or replies wait for the peer.
         """
-        is_busy = bool(self._waiting or self._send_buffer.size or is_owed)
-        return self._deadlines.idle_s(now, is_busy=is_busy)
+        return self._deadlines.idle_s(now, is_busy=bool(self._waiting or self._send_buffer.size or is_owed))
 
     def give_up(self, why: str, kind: Hashable = None) -> None:
         """Close the connection and log the reason.
@@ -426,14 +423,13 @@ class Connection:
             self._forget_login(loop.time())
         self._deadlines.expect_tls(loop.time(), self._tls.options.handshake_s)
         held = b"" if self._gate is None else self._gate.take_held()
-        rest = buffer.octets[end : buffer.end].tobytes()
-        self._tls_socket = TlsSocket(self._socket, self._tls.context, held + rest, loop, self._on_secured)
-        self._transport = self._tls_socket
-        self._send_buffer = SendBuffer(self._tls_socket, self._memory_budget, self)
+        held += buffer.octets[end : buffer.end].tobytes()
+        secured = self._tls_socket = TlsSocket(self._socket, self._tls.context, held, loop, self._on_secured)
+        self._transport, self._send_buffer = secured, SendBuffer(secured, self._memory_budget, self)
         del self._waiting[1:]
         self._scanned, self._is_scanned = buffer.end, True
         self._tls.owing.add(self)
-        self._receive_held_later(self._tls_socket)
+        self._receive_held_later(secured)
 
     def _forget_login(self, now: float) -> None:
         """Demand a login again: the one in clear may have been that of a man in the middle."""
