@@ -197,6 +197,8 @@ class Bookie:
             return None
         if len(limbo.ledger_ids) and add.ledger_id in limbo:
             return None
+        if self._store.index.has_full and self._store.index.is_full(add.ledger_id):
+            return None
         try:
             ledger = self._store.ledger(add.ledger_id)
         except (StorageDamaged, OSError):
@@ -285,6 +287,7 @@ class Bookie:
         was_fenced = ledger is None and ledger_id in self._store.tombstones
         is_known = ledger is not None and ledger.master_key != UNKNOWN_KEY
         key = self._key_of(client, ledger_id, ledger) or run.first_key(octets)
+        is_full = self._store.index.is_full(ledger_id)
         statuses = rules.add_statuses(
             ledger_id,
             run.entry_ids,
@@ -292,8 +295,8 @@ class Bookie:
             run.keys_match(octets, key),
             run.lacs_are_right(octets),
             fenced=was_fenced or (ledger is not None and ledger.fenced),
-            read_only=self._disks.is_read_only,
-            takes_recovery_adds=self._disks.takes_recovery_adds,
+            read_only=self._disks.is_read_only or is_full,
+            takes_recovery_adds=self._disks.takes_recovery_adds and not is_full,
             in_limbo=ledger_id in self._store.limbo,
         )
         if not is_known and bool(np.any(statuses == EOK)):
@@ -328,11 +331,13 @@ class Bookie:
             self._read_after_fence(fence, reading)
         return None
 
-    def _room_for_ledger(self, client: BookieClient) -> Status | None:
+    def _room_for_ledger(self, client: BookieClient, ledger_id: int) -> Status | None:
         """Return EOK if an unknown ledger may be created: it has a place then. None: the client waits to be resumed.
 
         A ledger without entries takes no room in the write cache: without this, there would be any number of them.
         """
+        if self._store.index.is_full(ledger_id):
+            return Status.ETOOMANYREQUESTS
         if self._store.active.room <= 0:
             self.checkpoint(advances_checkpoint=False)
         if self._store.active.room <= 0:
@@ -377,7 +382,7 @@ class Bookie:
             return _Fence(failed(error))
         status: Status | None = rules.fence_status(ledger_id, self._key_of(client, ledger_id, ledger), key)
         if status == Status.EOK and ledger is None:
-            status = self._room_for_ledger(client)
+            status = self._room_for_ledger(client, ledger_id)
         if status != Status.EOK:
             return None if status is None else _Fence(status)
         index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
@@ -434,7 +439,7 @@ class Bookie:
             is_deleted=ledger is None and ledger_id in self._store.tombstones,
         )
         if status == Status.EOK and ledger is None:
-            status = self._room_for_ledger(client)
+            status = self._room_for_ledger(client, ledger_id)
         if status is None:
             return 0
         if status != Status.EOK:

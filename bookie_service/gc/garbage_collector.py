@@ -423,6 +423,9 @@ class GarbageCollector:
 
     def _measure(self, log_id: int, held: np.ndarray) -> LogUsage:
         facts = self._compactor.facts(log_id, self._pace())
+        hidden = facts.ledger_ids[self._store.index.hidden(facts.ledger_ids)]
+        if len(hidden):
+            raise LogInDoubt(f"the disk with the index of ledger {hidden[0]} fails")
         return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
     def _side_by_side(self, log_ids: Sequence[int]) -> Iterator[Sequence[int]]:

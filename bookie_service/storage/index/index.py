@@ -66,6 +66,22 @@ class StoredLedger:
     is_whole: bool
 
 
+class AllReadable:
+    """The part of an index that is not divided by disks: every ledger can be looked up, and changed."""
+
+    has_hidden = has_full = False
+    """See `LedgerIndex`."""
+
+    def is_hidden(self, ledger_id: int) -> bool:
+        return False
+
+    def hidden(self, ledger_ids: np.ndarray) -> np.ndarray:
+        return np.zeros(len(ledger_ids), bool)
+
+    def is_full(self, ledger_id: int) -> bool:
+        return False
+
+
 class IndexPaths:
     """Locates index files: in directory number (ledger id mod number of directories), or where the file was moved.
 

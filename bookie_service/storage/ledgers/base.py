@@ -154,6 +154,9 @@ class BaseLedgerStorage(ABC):
     # ---- ledgers ----
 
     def ledger(self, ledger_id: int) -> Ledger | None:
+        if self.index.has_hidden and self.index.is_hidden(ledger_id):
+            # Even if it is in memory: what it gets would not reach the index.
+            self.index.header(ledger_id)
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None:
             self._ledgers.move_to_end(ledger_id)
@@ -441,11 +444,16 @@ class BaseLedgerStorage(ABC):
     # ---- dropping and moving ----
 
     def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
-        doubtful = [each for each in with_pauses(ledger_ids.tolist()) if each in self.limbo or self.index.lost(each)]
+        is_hidden = self.index.hidden(ledger_ids).tolist()
+        doubtful = [
+            each
+            for each, hidden in with_pauses(zip(ledger_ids.tolist(), is_hidden))
+            if hidden or each in self.limbo or self.index.lost(each)
+        ]
         return np.array(doubtful, np.int64)
 
     def any_in_doubt(self) -> bool:
-        return len(self.limbo) > 0 or len(self.index.all_lost()) > 0
+        return len(self.limbo) > 0 or self.index.has_hidden or len(self.index.all_lost()) > 0
 
     @property
     def is_flushing(self) -> bool:
@@ -458,7 +466,7 @@ class BaseLedgerStorage(ABC):
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         found = []
         for ledger_id in ledger_ids:
-            if self._is_settled(ledger_id):
+            if self._is_settled(ledger_id) and not self.index.is_hidden(ledger_id):
                 try:
                     ledger = self.ledger(ledger_id)
                 except (StorageDamaged, OSError) as error:
@@ -505,9 +513,11 @@ class BaseLedgerStorage(ABC):
                     return
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
+        # A disk may have failed since they were checked.
+        ended = [each for each in ledger_ids if not self.index.is_hidden(each)]
         with self._changing_records():
-            self.index.accept(ledger_ids)
-        self.limbo.end(ledger_ids)
+            self.index.accept(ended)
+        self.limbo.end(ended)
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
@@ -516,10 +526,11 @@ class BaseLedgerStorage(ABC):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
-                    # A key-value store may have no space even for this record. A later pass drops the ledger again.
-                    if not is_out_of_space(error):
+                    # A key-value store may have no space even for this record, or its disk may fail. A later pass drops
+                    # the ledger again.
+                    if not is_out_of_space(error) and not self.index.is_hidden(ledger_id):
                         raise
-                    break
+                    continue
                 self._ledgers.pop(ledger_id, None)
                 dropped.append(ledger_id)
         return dropped

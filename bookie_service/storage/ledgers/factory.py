@@ -58,11 +58,13 @@ def check_written_by(
                 f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "
                 f"those again, or {_CONVERT}"
             )
-    elif _is_seen(files, path := os.path.join(directories[0], key_value_index.DIRECTORY_NAME)):
-        raise ConfigurationError(
-            f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
-            f"does not read: set that again, or {_CONVERT}"
-        )
+        return
+    for directory in directories:
+        if _is_seen(files, path := os.path.join(directory, key_value_index.DIRECTORY_NAME)):
+            raise ConfigurationError(
+                f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which "
+                f"{storage_class.short_name} does not read: set that again, or {_CONVERT}"
+            )
 
 
 def check_converted(files: ReadOnlyFiles, journals: Sequence[str], directories: Sequence[str]) -> None:
