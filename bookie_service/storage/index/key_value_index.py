@@ -196,8 +196,8 @@ class KeyValueIndex(AllReadable, KeyValueView):
         commit = read_commit(files, self._commit_path)
         if commit is not None and (commit.stores, commit.home) != (layout.stores, layout.home):
             raise StorageDamaged(
-                f"{self._commit_path}: version {index_format.SPLIT_VERSION}, store {commit.home} of {commit.stores}, but "
-                f"this must be store {layout.home} of {layout.stores}; {REMEDY}"
+                f"{self._commit_path}: it is of store {commit.home} of {commit.stores}, but this must be store "
+                f"{layout.home} of {layout.stores}; {REMEDY}"
             )
         self.is_being_created = commit is not None and commit.is_being_created
         """Whether no store of the bookie had rows when this one was opened. Constant."""

@@ -19,7 +19,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
-from bookie_service.storage.index.key_value_index import KeyValueIndex, KeyValueView, open_view
+from bookie_service.storage.index.key_value_index import REMEDY, KeyValueIndex, KeyValueView, open_view
 from bookie_service.storage.index.split_layout import SplitLayout, begin_creation, find_layout
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.disk_threads import DiskStalled, DiskWork, InTurn
@@ -48,13 +48,16 @@ _OPEN_FILES_MIN = 16
 class SplitView:
     """An `IndexView` over the stores of all homes. Many threads may read it."""
 
-    def __init__(self, paths: Sequence[str], homes: dict[int, KeyValueView]) -> None:
-        """`paths`: where each home has its store. `homes`: the stores that are open, by number."""
+    def __init__(
+        self, paths: Sequence[str], homes: Mapping[int, KeyValueView], closed: Mapping[int, OSError] | None = None
+    ) -> None:
+        """`paths`: where each home has its store. `homes`: the stores that are open, by number. `closed`: why homes are
+        closed; others may be added."""
         self._paths = paths
         self._views = homes
         """The open stores, by home. Constant."""
-        self._closed: dict[int, OSError] = {}
-        """Why homes are closed. Replaced as a whole by `SplitIndex`."""
+        self._closed = {} if closed is None else closed
+        """Why homes are closed. `SplitIndex` adds some."""
 
     def _home(self, ledger_id: int) -> KeyValueView:
         """Return the store of a ledger. Raises OSError if it is closed."""
@@ -104,19 +107,20 @@ def open_index_view(files: ReadOnlyFiles, directories: Sequence[str]) -> KeyValu
         OSError: a disk fails.
     """
     layout = find_layout(files, directories)
-    if layout is None:
-        return open_view(files, directories[0])
-    for error in layout.hidden.values():
+    for error in () if layout is None else layout.hidden.values():
         raise error
+    paths = _paths(directories[:1] if layout is None else directories)
     homes: dict[int, KeyValueView] = {}
     try:
-        for home, directory in enumerate(directories):
-            homes[home] = open_view(files, directory)
+        for home, path in enumerate(paths):
+            if not files.is_directory(path):
+                raise StorageDamaged(f"{path}: the key-value store is missing; {REMEDY}")
+            homes[home] = open_view(files, directories[home])
     except BaseException:
         for view in homes.values():
             view.close_store()
         raise
-    return SplitView(_paths(directories), homes)
+    return homes[0] if layout is None else SplitView(paths, homes)
 
 
 class SplitIndex(SplitView):
@@ -149,8 +153,9 @@ class SplitIndex(SplitView):
         self._begin_doubt = begin_doubt
         self._homes: dict[int, KeyValueIndex] = {}
         """The stores that could be opened, by home. Constant."""
-        super().__init__([os.path.join(directory, name) for directory in directories], {})
-        self._closed = dict(layout.hidden)
+        self._failed = dict(layout.hidden)
+        """Why homes are closed. `_close` adds some."""
+        super().__init__([os.path.join(directory, name) for directory in directories], self._homes, self._failed)
         self.has_hidden = bool(self._closed)
         """Whether a home is closed. Set by `_close`."""
         self.has_full = False
@@ -162,7 +167,7 @@ class SplitIndex(SplitView):
         self._doubted: set[int] = set()
         """Closed homes whose ledgers with changes that were not durable are in limbo or in `_doubtful`."""
         if layout.is_being_created:
-            begin_creation(files, directories, layout)
+            begin_creation(files, directories, layout, name)
         try:
             self._open(share_of(options, layout.stores), layout, name)
         except BaseException:
@@ -174,7 +179,7 @@ class SplitIndex(SplitView):
             if home in self._closed:
                 continue
             try:
-                self._views[home] = self._homes[home] = KeyValueIndex(
+                self._homes[home] = KeyValueIndex(
                     self._files,
                     directory,
                     options,
@@ -209,7 +214,7 @@ class SplitIndex(SplitView):
         """Note that the disk of a home fails. For any thread."""
         with self._closing:
             if home not in self._closed:
-                self._closed = {**self._closed, home: OSError(errno.EIO, str(error))}
+                self._failed[home] = OSError(errno.EIO, str(error))
                 self.has_hidden = True
                 logger.error(
                     "%s: its disk fails: requests for ledgers with id mod %d = %d get errors until the next start with "
@@ -263,7 +268,7 @@ class SplitIndex(SplitView):
         return NO_ENTRY if self.is_hidden(ledger_id) else super().last_entry(ledger_id)
 
     def view(self, open_files_max: int) -> SplitView:
-        return self
+        return SplitView(self._paths, self._homes, self._failed)
 
     def page_in_memory(self, ledger_id: int, first_entry: int, last_entry: int) -> None:
         """Return None, because the stores keep their own caches."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import key_value_index as index_format
-from bookie_service.formats.key_value_index import COMMIT_NAME, DIRECTORY_NAME, STORES_MAX, StoreCommit
+from bookie_service.formats.key_value_index import COMMIT_NAME, COMMIT_SUFFIX, DIRECTORY_NAME, STORES_MAX, StoreCommit
 from bookie_service.storage.index.key_value_index import REMEDY, read_commit
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure
 
@@ -96,9 +96,12 @@ def _existing(
     return SplitLayout(stores, hidden, is_being_created)
 
 
-def begin_creation(files: LocalFiles, directories: Sequence[str], layout: SplitLayout) -> None:
-    """Record durably in each directory that the stores are being created. Raises OSError if that is not possible."""
+def begin_creation(files: LocalFiles, directories: Sequence[str], layout: SplitLayout, name: str) -> None:
+    """Record durably in each directory that the stores are being created. Raises OSError if that is not possible.
+
+    `name`: of each store.
+    """
     for home, directory in enumerate(directories):
-        path = os.path.join(directory, COMMIT_NAME)
+        path = os.path.join(directory, name + COMMIT_SUFFIX)
         # A crash may have left the record without making its name durable, so it is written again.
         files.replace(path, index_format.encode_store_commit(layout.commit(home)))

@@ -74,6 +74,10 @@ def check_converted(files: ReadOnlyFiles, journals: Sequence[str], directories: 
     """
     for directory in (journals[0], directories[0]):
         if _is_seen(files, path := os.path.join(directory, layout.CONVERSION_NAME)):
+            if files.read_all(path).startswith(layout.REBUILDING):
+                raise ConfigurationError(
+                    f"{path}: a rebuild of the index was interrupted: run `bkspark bookie --rebuild-index` again"
+                )
             raise ConfigurationError(
                 f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again, or "
                 "with ledgerStorageClass as it was, to undo it"
