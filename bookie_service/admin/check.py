@@ -60,7 +60,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
 from bookie_service.formats.index import POSITION_BYTES, STORED_ENTRY_ID_MAX, Layout
-from bookie_service.formats.key_value_index import COMMIT_NAME
+from bookie_service.formats.key_value_index import COMMIT_NAME, DIRECTORY_NAME
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout, ledger_id_sets
@@ -351,19 +351,17 @@ class BookieCheck:
         self._guard(self._open_stores)
 
     def _open_stores(self) -> None:
-        """Look positions up in the key-value stores from now on, if there are any. A store may be missing."""
-        paths = [path for path in self._files_of("index") if places.is_key_value_index(path)]
-        commits = [path for each in self._ledgers if self._files.exists(path := os.path.join(each, COMMIT_NAME))]
-        if not paths and not commits:
+        """Look positions up in the key-value stores from now on, if there are any. Damage in them is reported."""
+        every = [os.path.join(each, name) for each in self._ledgers for name in (DIRECTORY_NAME, COMMIT_NAME)]
+        if not (found := list(filter(self._files.exists, every))):
             return
-        self._index_place = ", ".join(paths)
+        self._index_place = ", ".join(filter(places.is_key_value_index, found))
         try:
             self._index = held = open_index_view(self._files, self._ledgers)
             self._closing.callback(held.close_store)
         except StorageDamaged as error:
-            # The damage of a store that was read is reported already.
             if not any(str(error) == damage.reason for damage in self._report.damage):
-                self._report.add(Damage((paths or commits)[0], None, None, str(error)))
+                self._report.add(Damage(found[0], None, None, str(error)))
 
     def _check_index_files(self) -> None:
         """Report index files that were durable and are missing or cut, because reads would not find their entries."""

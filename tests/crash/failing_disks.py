@@ -274,7 +274,7 @@ class Run:
     def _audit(self, twin: BookieTwin, what: str, *, works: bool = False) -> None:
         """Audit a bookie one of whose disks fails, or `works` again."""
         try:
-            is_hidden = not works and UNKNOWN_LEDGER % DIRECTORIES == self._case.place
+            is_hidden = not works and self._case.place == UNKNOWN_LEDGER % DIRECTORIES
             audit(
                 twin, twin.history, errors_allowed=True, may_hide_unknown=is_hidden and self._case.kind == _KEY_VALUES
             )
