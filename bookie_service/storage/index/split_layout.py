@@ -86,10 +86,10 @@ def _existing(
     missing = [home for home, commit in enumerate(found) if commit is None and home not in hidden]
     is_being_created = all(commit.is_being_created for commit in known)
     if missing and (hidden or not is_being_created):
-        path = os.path.join(directories[missing[0]], COMMIT_NAME)
+        path = os.path.join(directories[missing[0]], DIRECTORY_NAME)
         raise StorageDamaged(
-            f"{path} is missing or unreadable, so the key-value store beside it may be lost: each of the {stores} "
-            f"ledger directories has one; {REMEDY}"
+            f"{path}: the key-value store is missing, or {COMMIT_NAME} beside it is missing or unreadable, and each of "
+            f"the {stores} ledger directories had one; {REMEDY}"
         )
     if hidden and any(commit.is_being_created for commit in known):
         raise next(iter(hidden.values()))
