@@ -15,6 +15,7 @@ from bookie_service.storage.index.index import StoredLedger
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.split_index import SplitIndex
 from bookie_service.storage.io.disk_threads import DiskStalled
+from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from tests.crash.audit import Violation
 from tests.crash.split_stores import collect_beside_a_closed_home, crash_creation, fill_disk, lose_each_store
 from tests.planting import Plant, both, changed, replaced
@@ -85,13 +86,7 @@ def _mark_without_the_full_store() -> Plant:
 
 def _nothing_kept() -> Plant:
     """Rows that a full store does not take are dropped."""
-    return replaced(KeyValueIndex, "_put", _put_or_drop)
-
-
-def _put_or_drop(self: KeyValueIndex, puts: Any) -> None:
-    self._is_clean = False
-    if not self.takes_no_more:
-        self._key_values.write(puts)
+    return replaced(KeptKeyValues, "keep", lambda self, puts: None)
 
 
 def _closed_home_is_empty() -> Plant:
