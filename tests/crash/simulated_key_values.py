@@ -34,6 +34,9 @@ class SimulatedKeyValues:
         self._file = files.open(path) if files.exists(path) else files.create(path)
         # As RocksDB does whenever it opens a store: a process that was killed may not have come so far.
         files.sync_directory(directory)
+        self._disk = files.disk
+        self._is_stuck = False
+        """Whether a sync has failed. As with RocksDB, writes are refused then until the disk takes some."""
         self._map: dict[bytes, bytes] = {}
         self._unsynced: list[bytes] = []
         self._end = 0
@@ -60,6 +63,9 @@ class SimulatedKeyValues:
         return iter(sorted(key for key in self._map if first <= key < end))
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        if self._is_stuck:
+            self._disk.check("write", self._file.path)
+            self._is_stuck = False
         self._unsynced.append(pickle.dumps((puts, removed)))
         self._apply(puts, removed)
 
@@ -73,6 +79,7 @@ class SimulatedKeyValues:
                 # A real store abandons the file whose sync failed: it never shows data that may not be durable.
                 with contextlib.suppress(OSError):
                     self._file.truncate(self._end)
+                self._is_stuck = True
                 raise
             self._end += len(records)
             self._unsynced.clear()

@@ -137,6 +137,10 @@ def fill_disk(directories: int, place: int, *, lateness: float = 0.0) -> None:
     for first in (4, 8):
         put(twin, first)
         audit_all(twin)
+    fenced = {2, place + 2 * directories}
+    twin.fence(max(fenced))
+    twin.checkpoint()
+    audit_all(twin)
     if not twin.store.index.has_full:
         raise Violation("what is held for a full disk cannot be durable")
     for ledger_id in LEDGERS:
@@ -156,7 +160,7 @@ def fill_disk(directories: int, place: int, *, lateness: float = 0.0) -> None:
     put(twin, 12)
     audit_all(twin)
     for ledger_id in LEDGERS:
-        if ledger_id != 2 and twin.history.ledger(ledger_id).entries[12].acknowledged == NEVER:
+        if ledger_id not in fenced and twin.history.ledger(ledger_id).entries[12].acknowledged == NEVER:
             raise Violation(f"ledger {ledger_id}: an add is refused, though there is space again")
     twin.stop()
     audit_all(reopened(crash_image(twin.disk, Loss.LOST, random), twin.setup, twin.history.after_crash()))
