@@ -514,7 +514,7 @@ class LocalFiles(ReadOnlyFiles):
     def _has_space(self, directory: str, size: int) -> bool:
         """Return whether the disk of a directory gives space for a file of `size` bytes.
 
-        A quota shows only when space is taken. Raises OSError if the disk fails.
+        A quota or another limit shows only when space is taken. Raises OSError if the disk fails.
         """
         if self.space(directory).free_bytes <= size:
             return False
@@ -529,7 +529,7 @@ class LocalFiles(ReadOnlyFiles):
                 file.close()
                 self.remove(path)
         except OSError as error:
-            if not is_out_of_space(error):
+            if is_disk_failure(error):
                 raise
             return False
         return True
