@@ -40,7 +40,7 @@ from tests.crash.twins import BookieTwin
 
 SETUP = split_setup(2)
 EVERY = 11
-"""One of so many images is tried: all of them differ little."""
+"""One of this many images is tried: neighbours differ little."""
 
 
 # ---- formats ----
