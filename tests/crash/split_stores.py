@@ -14,6 +14,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.status import Status
 from bookie_service.storage import layout
 from bookie_service.storage.disks import FileSystemSpace
+from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
@@ -38,6 +39,13 @@ def split_setup(directories: int) -> Setup:
         ledger_directories=directories,
         store=StoreOptions(StorageClass.DB, 6144, AppendOptions(2600), open_files_max=4),
     )
+
+
+def small_tables_setup(directories: int) -> Setup:
+    """Return such a bookie whose stores have memory tables smaller than one flush, so that a flush syncs midway."""
+    key_values = KeyValueOptions(write_buffer_bytes=2048)
+    store = StoreOptions(StorageClass.DB, 60_000, AppendOptions(260_000), open_files_max=4, key_values=key_values)
+    return Setup(ledger_directories=directories, store=store)
 
 
 def put(twin: BookieTwin, first: int, ledger_ids: range = LEDGERS) -> None:
@@ -179,7 +187,7 @@ def collect_beside_a_closed_home(directories: int, place: int) -> None:
         put(twin, first)
     twin.stop()
     disk, history = crash_image(twin.disk, Loss.LOST, Random(1)), twin.history.after_crash()
-    disk.fault = _failing(place)
+    disk.fault = failing_disk(place)
     twin = BookieTwin(disk, twin.setup, history)
     twin.begin_run(history.ledgers)
     audit_all(twin, except_for=lambda ledger_id: ledger_id % directories == place)
@@ -198,8 +206,51 @@ def collect_beside_a_closed_home(directories: int, place: int) -> None:
     audit_all(again)
 
 
-def _failing(place: int) -> Fault:
+def fail_within_a_flush(directories: int, place: int, syncs: int, code: int = errno.EIO) -> None:
+    """A flush is more than a memory table, and its disk fails after some syncs of the store, then comes back.
+
+    What was acknowledged must be served, or its ledger is in limbo.
+    """
+    setup, ledger_ids = small_tables_setup(directories), range(1, 40 * directories + 1)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    put(twin, 0, ledger_ids)
+    for ledger_id in ledger_ids:
+        if ledger_id // directories % 2:
+            twin.fence(ledger_id)
+        else:
+            twin.add(ledger_id, [(4, b"%d" % ledger_id)])
+    done, failing = 0, failing_disk(place, code)
+
     def fault(operation: str, path: str) -> OSError | None:
-        return os_error(errno.EIO, path) if f"{path}/".startswith(f"/ledgers{place}/") else None
+        nonlocal done
+        done += operation == "write" and path.startswith(f"/ledgers{place}/current/positions/")
+        return failing(operation, path) if done > syncs else None
+
+    twin.disk.fault = fault
+    twin.checkpoint()
+    if code == errno.EIO:
+        _audit_limbo(twin, except_for=lambda ledger_id: done > syncs and ledger_id % directories == place)
+    twin.stop()
+    twin.disk.fault = None
+    image = crash_image(twin.disk, Loss.LOST, Random(syncs))
+    _audit_limbo(reopened(image, setup, twin.history.after_crash()))
+
+
+def _audit_limbo(twin: BookieTwin, *, except_for: Callable[[int], bool] = lambda ledger_id: False) -> None:
+    """Audit a bookie: what was acknowledged must be served, unless the ledger is in limbo, or `except_for` as above."""
+    audit(twin, twin.history, errors_allowed=True, may_hide_unknown=True)
+    for ledger_id, ledger in twin.history.ledgers.items():
+        for entry_id, entry in ledger.entries.items():
+            status = twin.read(ledger_id, entry_id)[0]
+            is_known = not except_for(ledger_id) and not twin.is_in_limbo(ledger_id)
+            if is_known and entry.acknowledged != NEVER and status != Status.EOK:
+                raise Violation(f"ledger {ledger_id} entry {entry_id}: answered {status}, and it is not in limbo")
+
+
+def failing_disk(place: int, code: int = errno.EIO) -> Fault:
+    """Return the fault of a directory each of whose calls fails."""
+
+    def fault(operation: str, path: str) -> OSError | None:
+        return os_error(code, path) if f"{path}/".startswith(f"/ledgers{place}/") else None
 
     return fault

@@ -10,15 +10,21 @@ import pytest
 from bookie_service.formats.key_value_index import StoreCommit
 from bookie_service.gc import gc_policy
 from bookie_service.gc.garbage_collector import GarbageCollector
-from bookie_service.storage.index import split_layout
+from bookie_service.storage.index import key_value_index, split_layout
 from bookie_service.storage.index.index import StoredLedger
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.split_index import SplitIndex
 from bookie_service.storage.io.disk_threads import DiskStalled
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from tests.crash.audit import Violation
-from tests.crash.split_stores import collect_beside_a_closed_home, crash_creation, fill_disk, lose_each_store
-from tests.planting import Plant, both, changed, replaced
+from tests.crash.split_stores import (
+    collect_beside_a_closed_home,
+    crash_creation,
+    fail_within_a_flush,
+    fill_disk,
+    lose_each_store,
+)
+from tests.planting import Plant, around, both, changed, replaced
 
 SHARE = 0.15
 
@@ -42,6 +48,13 @@ def test_full_directory_stops_only_adds_to_its_own_ledgers(place: int, lateness:
 @pytest.mark.parametrize("place", [0, 1])
 def test_garbage_collection_keeps_the_entries_of_ledgers_whose_disk_fails(place: int) -> None:
     collect_beside_a_closed_home(2, place)
+
+
+@pytest.mark.parametrize("puts_per_write", [8, 1024])
+@pytest.mark.parametrize("syncs", range(6))
+def test_disk_that_fails_within_a_flush_leaves_in_limbo_what_the_flush_lost(syncs: int, puts_per_write: int) -> None:
+    with replaced(key_value_index, "_PUTS_PER_WRITE", puts_per_write):
+        fail_within_a_flush(2, 1, syncs)
 
 
 def _created_at_once() -> Plant:
@@ -111,6 +124,21 @@ def _hidden_ledgers_count_as_deleted() -> Plant:
         return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
     return replaced(GarbageCollector, "_measure", measure)
+
+
+def _sync_covers_later_rows() -> Plant:
+    """A sync that begins within a flush is taken to cover all rows of the flush."""
+
+    def begin(old: Any, self: KeyValueIndex) -> Any:
+        self._holding = set()
+        return old(self)
+
+    return around(KeyValueIndex, "begin_sync", begin)
+
+
+def test_planted_sync_that_covers_later_rows_is_found() -> None:
+    with _sync_covers_later_rows(), pytest.raises(Violation):
+        fail_within_a_flush(2, 1, 1)
 
 
 def test_planted_acceptance_of_a_lost_store_is_found() -> None:

@@ -228,6 +228,8 @@ class KeyValueIndex(AllReadable, KeyValueView):
         """Whether the last sync found no space. Changed by `end_sync`."""
         self._unsynced: tuple[set[int], set[int]] = set(), set()
         """Ledgers that may have rows that are not durable: those held since the last sync began, and those before."""
+        self._holding: set[int] = set()
+        """The ledgers of a running `hold`. A sync that it begins does not cover the rows that it writes later."""
         try:
             self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
             """The number of the last commit, in the store and, once that is durable, in the file beside it. `sync`
@@ -279,7 +281,8 @@ class KeyValueIndex(AllReadable, KeyValueView):
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         updates = list(updates)
         if self._kept is not None:
-            self._unsynced[0].update(update.ledger_id for update in updates)
+            self._holding = {update.ledger_id for update in updates}
+            self._unsynced[0].update(self._holding)
         blocks = (block for update in updates for block in _blocks(update))
         headers = (
             (index_format.header_key(update.ledger_id), index_format.encode_header(update.header))
@@ -290,6 +293,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
             self._put(some_headers)
         while some_blocks := list(itertools.islice(blocks, _PUTS_PER_WRITE)):
             self._put(self._merged(some_blocks))
+        self._holding = set()
 
     def _put(self, puts: Sequence[tuple[bytes, bytes]]) -> None:
         """Write keys and values to the store's memory, after making room there. If there is no room, keep them."""
@@ -361,7 +365,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
         self._commit_number += 1
         self._newer_bytes = 0
         held, before = self._unsynced
-        self._unsynced = set(), before | held
+        self._unsynced = set(self._holding), before | held
         return partial(self._commit, self._commit_number)
 
     def is_syncing(self, sync: Future[None]) -> None:
