@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from hmac import compare_digest
 
 import numpy as np
@@ -43,7 +42,7 @@ from bookie_service.engine.new_ledgers import BegunLedgers, NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turns
-from bookie_service.engine.waiting_replies import JournalReplies, WaitingReply, clients_of
+from bookie_service.engine.waiting_replies import BegunFence, JournalReplies, WaitingReply, clients_of
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.metrics.requests import ALONE_MAX, RequestTimes
@@ -353,7 +352,7 @@ class Bookie:
             return Status.ETOOMANYREQUESTS
         return Status.EOK
 
-    def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
+    def _read_after_fence(self, fence: BegunFence, reading: Reading) -> None:
         journal = self._journals[fence.journal_index]
         if fence.sequence <= journal.durable:
             self.reads.enqueue(reading)
@@ -374,17 +373,17 @@ class Bookie:
             return ledger, []
         return self._store.create_ledger(ledger_id, key), [key_record([(ledger_id, key)])]
 
-    def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> _Fence | None:
+    def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> BegunFence | None:
         """Fence a ledger, unless the fence is refused. Returns None if there is no room for an unknown ledger now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
-            return _Fence(failed(error))
+            return BegunFence(failed(error))
         status: Status | None = rules.fence_status(ledger_id, self._key_of(client, ledger_id, ledger), key)
         if status == Status.EOK and ledger is None:
             status = self._room_for_ledger(client, ledger_id)
         if status != Status.EOK:
-            return None if status is None else _Fence(status)
+            return None if status is None else BegunFence(status)
         index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
         ledger, records = self._with_key(ledger, ledger_id, key)
         if not ledger.fenced:
@@ -393,7 +392,7 @@ class Bookie:
         if records:
             ledger.fence_sequence = self._journals[index].thread.submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id, is_fenced=True)
-        return _Fence(Status.EOK, index, ledger.fence_sequence, begun_by)
+        return BegunFence(Status.EOK, index, ledger.fence_sequence, begun_by)
 
     def owed(self) -> set[Hashable]:
         """Return the connections that are owed an answer. Costs as much as is unanswered: do not ask at each request.
@@ -461,18 +460,22 @@ class Bookie:
     # ---- durability ----
 
     def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
-        """Send encode(EOK) once all earlier adds of the ledger, which may be unknown, are durable."""
+        """Send encode(EOK) once earlier adds of a ledger, which may be unknown, are durable; EIO: they may be lost."""
         if not self._forces.must_wait(ledger_id):
-            self._force_journal(client, ledger_id, encode(Status.EOK))
+            self._force_journal(client, ledger_id, encode)
         elif self._forces.is_full:
             client.send(encode(Status.ETOOMANYREQUESTS))
         else:
-            self._forces.add(WaitingForce(client, ledger_id, encode(Status.EOK)))
+            self._forces.add(WaitingForce(client, ledger_id, encode))
             self._flush_forced()
 
-    def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
+    def _force_journal(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
+        if self._store.index.is_hidden(ledger_id):
+            # Its adds may have been lost with the disk of its index.
+            client.send(encode(Status.EIO))
+            return
         journal = self._journals[ledger_id % len(self._journals)]
-        journal.waiting.append(WaitingReply(journal.thread.force(), client, parts))
+        journal.waiting.append(WaitingReply(journal.thread.force(), client, encode(Status.EOK)))
 
     def _flush_forced(self) -> None:
         """Begin a flush if forces wait for one and none runs; at the end of a flush this is called again."""
@@ -546,9 +549,9 @@ class Bookie:
         """Use the emptied half of the write cache again, and let waiting connections continue."""
         self._store.end_flush(checkpoint.flush)
         if checkpoint.flush.advances_checkpoint:
-            self._deferrals.on_flush_done()
+            self._deferrals.on_flush_done(self._store.index.is_hidden)
             for force in self._forces.on_flush_done():
-                self._force_journal(force.client, force.ledger_id, force.parts)
+                self._force_journal(force.client, force.ledger_id, force.encode)
         self._flush_forced()
         if self._disks.is_stuck:
             self._disks.is_stuck = False
@@ -585,14 +588,3 @@ class Bookie:
         blocked, self._blocked = self._blocked, {}
         for client in blocked:
             client.resume()
-
-
-@dataclass(frozen=True, slots=True)
-class _Fence:
-    """The result of a fence request: refused, or durable once the journal with `journal_index` reports `sequence`."""
-
-    status: Status
-    journal_index: int = 0
-    sequence: int = 0
-    begun_by: BookieClient | None = None
-    """The client, if the ledger was unknown: it has a place until then."""
