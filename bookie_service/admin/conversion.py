@@ -61,7 +61,7 @@ from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout, ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
-from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.key_value_index import ONE_STORE, open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.index.split_index import open_index_view
@@ -198,7 +198,7 @@ class Conversion:
 
     def _divide_store(self) -> None:
         """Make a store in each directory from the only one."""
-        view = open_view(self._files, self._ledgers[0])
+        view = open_view(self._files, self._ledgers[0], ONE_STORE)
         try:
             builder = self._store_builder()
             try:

@@ -7,7 +7,8 @@ There is one store for each ledger directory, or one store for all in the first 
     "H", u64 ledger id               the header: one slot of `formats.index`, version 2, without the zeros at its end
     "P", u64 ledger id, u64 n        i64 positions of entries 256 n, 256 n + 1, ... up to the last one held there;
                                      log id << 32 | offset, as in `formats.index`; 0: not held
-    "N"                              u64 commit number: how often this index was made durable
+    "N"                              u64 commit number: how often this index was made durable; in one of several stores
+                                     also u8 n and u8 number of the directory, as in the file of version 2
 
 The file `positions.commit` beside it, which is written after each of these commits, says which commit the database must
 have reached. Version 1, one store for all ledgers:
@@ -34,7 +35,8 @@ and ignores a file of another size.
 
 A database with a lower number than this file, or without a number, has lost durable data. A crash between the two
 writes leaves a higher number. An unreadable file of version 1 proves nothing: the next commit replaces it. An
-unreadable file beside files of version 2 is refused.
+unreadable file beside files of version 2 is refused. If no file can be read, the database says which one of how many
+stores it is. Only while the stores are being created it may not say it yet.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ _SLOT_VERSION = 2
 _LEDGER_KEY = struct.Struct(">cQ")
 _BLOCK_KEY = struct.Struct(">cQQ")
 _NUMBER = struct.Struct(">Q")
+_SPLIT_NUMBER = struct.Struct(">QBB")
 _COMMIT = struct.Struct(">4siQ")
 _SPLIT_COMMIT = struct.Struct(">4siBBBBI")
 _CRC = struct.Struct(">I")
@@ -119,15 +122,6 @@ def decode_block(value: bytes) -> np.ndarray:
     return np.frombuffer(value, ">i8", len(value) // POSITION_BYTES).astype(np.int64)
 
 
-def encode_commit_number(number: int) -> bytes:
-    return _NUMBER.pack(number)
-
-
-def decode_commit_number(value: bytes | None) -> int:
-    """Return the number in a store; 0: there is none."""
-    return 0 if value is None else int(_NUMBER.unpack(value)[0])
-
-
 @dataclass(frozen=True, slots=True)
 class StoreCommit:
     """What the file beside a store says.
@@ -142,6 +136,26 @@ class StoreCommit:
     stores: int = 1
     home: int = 0
     is_being_created: bool = False
+
+
+def encode_stored_commit(commit: StoreCommit) -> bytes:
+    """Return what a store has of a commit itself."""
+    if commit.stores == 1:
+        return _NUMBER.pack(commit.number)
+    return _SPLIT_NUMBER.pack(commit.number, commit.stores, commit.home)
+
+
+def decode_stored_commit(value: bytes) -> StoreCommit:
+    """Return what a store has of its last commit.
+
+    Raises:
+        ValueError: it has another size.
+    """
+    if len(value) == _NUMBER.size:
+        return StoreCommit(*_NUMBER.unpack(value))
+    if len(value) == _SPLIT_NUMBER.size:
+        return StoreCommit(*_SPLIT_NUMBER.unpack(value))
+    raise ValueError(f"a commit number of {len(value)} bytes: run the bookie that wrote it")
 
 
 def encode_commit(number: int) -> bytes:

@@ -7,7 +7,8 @@ Violation if a promise is broken.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from random import Random
 
 from bkspark.errors import StorageDamaged
@@ -24,7 +25,7 @@ from tests.crash.full_disks import Trouble
 from tests.crash.history import NEVER, History
 from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.simulated_files import Fault, SimulatedDisk, os_error
+from tests.crash.simulated_files import Fault, Inode, SimulatedDisk, os_error
 from tests.crash.twins import BookieTwin, Setup
 
 LEDGERS = range(1, 7)
@@ -125,12 +126,58 @@ def lose_each_store(directories: int) -> None:
                 _refused(image, twin, f"/ledgers{place}/")
 
 
+def lose_records(directories: int) -> None:
+    """The file beside a store, or beside each, is lost or damaged, and all other disks fail, or none does.
+
+    The bookie must not start: such a store must not pass for the only one.
+    """
+    twin = filled(directories)
+    twin.stop()
+    places = range(directories)
+    for lost, is_damaged in itertools.product([*([place] for place in places), list(places)], (False, True)):
+        for failing in ((), [place for place in places if place not in lost]):
+            image = crash_image(twin.disk, Loss.LOST, Random(1))
+            for place in lost:
+                current = image.directory(layout.current(f"/ledgers{place}"))
+                if is_damaged:
+                    record = current.cached[NAMES[0]]
+                    assert isinstance(record, Inode)
+                    record.cached[10] ^= 0xFF
+                    record.durable[10] ^= 0xFF
+                else:
+                    del current.cached[NAMES[0]], current.durable[NAMES[0]]
+            image.fault = _first_fault([failing_disk(place) for place in failing])
+            _refused(image, twin, f"/ledgers{lost[0]}/")
+
+
+def exchange_stores(directories: int) -> None:
+    """Two directories have each other's store, as after a wrong restore: the bookie must not start."""
+    twin = BookieTwin(split_setup(directories).new_disk(), split_setup(directories), History())
+    # Then both have the same number of commits.
+    put(twin, 0)
+    twin.stop()
+    image = crash_image(twin.disk, Loss.LOST, Random(1))
+    one, other = (image.directory(layout.current(f"/ledgers{place}")) for place in (0, 1))
+    for first, second in ((one.cached, other.cached), (one.durable, other.durable)):
+        first[NAMES[1]], second[NAMES[1]] = second[NAMES[1]], first[NAMES[1]]
+    _refused(image, twin, "/ledgers0/")
+
+
+def _first_fault(faults: Sequence[Fault]) -> Fault:
+    return lambda operation, path: next(filter(None, (fault(operation, path) for fault in faults)), None)
+
+
 def _refused(image: SimulatedDisk, twin: BookieTwin, path: str) -> None:
     try:
         BookieTwin(image, twin.setup, twin.history.after_crash())
     except StorageDamaged as error:
         if path not in str(error) or "--rebuild-index" not in str(error):
             raise Violation(f"refused, but not by {path} and the remedy: {error}") from error
+        return
+    except OSError as error:
+        if image.fault is None:
+            raise Violation(f"refused for a disk that works: {error}") from error
+        # The first directory decides, and its disk fails.
         return
     raise Violation(f"a bookie started that has lost what {path} had of the index")
 

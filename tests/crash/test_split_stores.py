@@ -20,9 +20,11 @@ from tests.crash.audit import Violation
 from tests.crash.split_stores import (
     collect_beside_a_closed_home,
     crash_creation,
+    exchange_stores,
     fail_within_a_flush,
     fill_disk,
     lose_each_store,
+    lose_records,
 )
 from tests.planting import Plant, around, both, changed, replaced
 
@@ -37,6 +39,15 @@ def test_crash_while_the_stores_are_created_loses_nothing(directories: int) -> N
 @pytest.mark.parametrize("directories", [2, 3])
 def test_bookie_does_not_start_without_one_of_its_stores(directories: int) -> None:
     lose_each_store(directories)
+
+
+@pytest.mark.parametrize("directories", [2, 3])
+def test_store_whose_record_is_lost_is_not_the_only_store(directories: int) -> None:
+    lose_records(directories)
+
+
+def test_store_of_another_directory_is_refused() -> None:
+    exchange_stores(2)
 
 
 @pytest.mark.parametrize("lateness", [0.0, 0.5])

@@ -146,18 +146,20 @@ class KeyValueView:
         self._key_values.close()
 
 
-def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
+def open_view(files: ReadOnlyFiles, directory: str, layout: StoreCommit | None = None) -> KeyValueView:
     """Return a view of the index in a `current` directory, for reading. `close_store` closes it.
 
+    `layout`: which one of how many stores it must be; None: any.
+
     Raises:
-        StorageDamaged: the store is damaged, or has lost durable data.
+        StorageDamaged: the store is damaged, has lost durable data, or is another one.
     """
     path = os.path.join(directory, index_format.DIRECTORY_NAME)
     commit = read_commit(files, os.path.join(directory, index_format.COMMIT_NAME))
     reached = 0 if commit is None else commit.number
     key_values = files.open_key_values(path, KeyValueOptions())
     try:
-        _check_commit(key_values, reached, path)
+        _check_commit(key_values, reached, path, layout)
     except BaseException:
         key_values.close()
         raise
@@ -231,7 +233,8 @@ class KeyValueIndex(AllReadable, KeyValueView):
         self._holding: set[int] = set()
         """The ledgers of a running `hold`. A sync that it begins does not cover the rows that it writes later."""
         try:
-            self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
+            check = None if self.is_being_created else layout
+            self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path, check))
             """The number of the last commit, in the store and, once that is durable, in the file beside it. `sync`
             increments it."""
         except BaseException:
@@ -376,9 +379,13 @@ class KeyValueIndex(AllReadable, KeyValueView):
         """Make the store durable, with the number of the commit. On the thread of its disk."""
         while self._kept is not None and self._kept.give(self._newer_bytes_max):
             self._key_values.sync()
-        self._key_values.write([(index_format.COMMIT_KEY, index_format.encode_commit_number(number))])
-        self._key_values.sync()
+        self._note_commit(number)
         self._files.replace(self._commit_path, _encode(self._layout, number))
+
+    def _note_commit(self, number: int) -> None:
+        commit = index_format.encode_stored_commit(replace(self._layout, number=number))
+        self._key_values.write([(index_format.COMMIT_KEY, commit)])
+        self._key_values.sync()
 
     def end_sync(self) -> None:
         """Take the result of the sync that was begun last; wait for it if the bookie waits for every disk, as at its
@@ -398,6 +405,8 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
     def finish_creation(self) -> None:
         """Record durably that all stores were created, so that this one may get rows. Raises OSError."""
+        # First in the store itself: if the file beside it is lost, it must not pass for the only store.
+        self._note_commit(self._commit_number)
         self._files.replace(self._commit_path, _encode(self._layout, self._commit_number))
 
     def _merged(self, blocks: Sequence[tuple[bytes, np.ndarray, np.ndarray]]) -> list[tuple[bytes, bytes]]:
@@ -468,9 +477,21 @@ def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarra
         yield key, slots[start:end], update.positions[start:end]
 
 
-def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
-    """Return the store's commit number. Raises StorageDamaged if it is lower than a durable one."""
-    number = index_format.decode_commit_number(key_values.get([index_format.COMMIT_KEY])[0])
+def _check_commit(key_values: KeyValues, reached: int, path: str, layout: StoreCommit | None) -> int:
+    """Return the store's commit number. Raises StorageDamaged if it is lower than a durable one, or it is not the store
+    of `layout`; None: it may be any."""
+    value = key_values.get([index_format.COMMIT_KEY])[0]
+    try:
+        found = index_format.decode_stored_commit(value) if value is not None else ONE_STORE
+    except ValueError as error:
+        raise StorageDamaged(f"{path}: {error}") from error
+    number = 0 if value is None else found.number
+    if layout is not None and (found.stores, found.home) != (layout.stores, layout.home):
+        raise StorageDamaged(
+            f"{path}: this is key-value store {found.home} of {found.stores}, but what {index_format.COMMIT_NAME} of "
+            f"the ledger directories says makes it store {layout.home} of {layout.stores}: a file or a store is "
+            f"missing, damaged or exchanged; {REMEDY}"
+        )
     if number < reached:
         raise StorageDamaged(
             f"{path}: the key-value store is at commit {number}, but {index_format.COMMIT_NAME} beside it says that "

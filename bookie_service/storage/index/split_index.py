@@ -31,7 +31,7 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
-from bookie_service.storage.index.key_value_index import REMEDY, KeyValueIndex, KeyValueView, open_view
+from bookie_service.storage.index.key_value_index import ONE_STORE, REMEDY, KeyValueIndex, KeyValueView, open_view
 from bookie_service.storage.index.split_layout import SplitLayout, begin_creation, find_layout
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.disk_threads import DiskStalled, DiskWork, InTurn
@@ -115,7 +115,7 @@ def open_index_view(files: ReadOnlyFiles, directories: Sequence[str]) -> KeyValu
         for home, path in enumerate(paths):
             if not files.is_directory(path):
                 raise StorageDamaged(f"{path}: the key-value store is missing; {REMEDY}")
-            homes[home] = open_view(files, directories[home])
+            homes[home] = open_view(files, directories[home], ONE_STORE if layout is None else layout.commit(home))
     except BaseException:
         for view in homes.values():
             view.close_store()
