@@ -326,7 +326,6 @@ class GarbageCollector:
         report.dropped_ledgers += len(dropped)
         await self._in_thread(self._proofs.forget, dropped)
         await self._in_thread(self._store.sync_dropped, dropped)
-        await self._in_thread(self._store.limbo.end, dropped)
         if len(dropped) < len(ledger_ids):
             await self._in_thread(self._keep_prepared, ledger_ids, dropped)
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+from random import Random
+from typing import Any
+
 import pytest
 
+from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from tests.bookie.changing import Statuses
+from tests.crash.campaign import reopened
 from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
-from tests.crash.split_stores import failing_disk, split_setup
+from tests.crash.simulated_files import os_error
+from tests.crash.split_stores import failing_disk, filled, split_setup
 from tests.crash.twins import BookieTwin
+from tests.planting import around
 
 # ---- forces ----
 
@@ -59,3 +69,50 @@ def test_entries_that_a_flush_lost_with_a_disk_never_count_as_synced() -> None:
     twin.disk.fault = failing_disk(1)
     twin.checkpoint()
     assert cursor.last_synced == 1
+
+
+# ---- limbo ----
+
+
+def test_limbo_goes_on_if_the_disk_fails_while_its_end_waits_for_a_flush() -> None:
+    """An add may have come after the check of the ledger, and the flush lost it with the disk."""
+    twin = filled(2)
+    store = twin.store
+    store.limbo.begin([1, 2])
+    twin.add(1, [(9, b"recovered")], flags=RECOVERY_ADD)
+    flushes = [store.begin_flush()]
+
+    def flush_first(old: Any, self: Any) -> None:
+        if flushes:
+            flush = flushes.pop()
+            assert flush is not None
+            twin.disk.fault = failing_disk(1)
+            store.write_flush(flush)
+            store.end_flush(flush)
+        old(self)
+
+    with around(type(store.disks), "settle", flush_first):
+        store.end_limbo([1, 2])
+    assert store.limbo.ledger_ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_dropped_ledger_stays_in_limbo_until_its_removal_is_durable(code: int) -> None:
+    """It may come back with its disk, and lack entries that it denies then."""
+    twin = filled(2)
+    twin.store.limbo.begin([1, 3])
+    twin.history.delete(1)
+    twin.disk.fault = lambda operation, path: (
+        os_error(code, path) if operation == "write" and path.startswith("/ledgers1/current/positions/") else None
+    )
+    twin.collect(DoubtfulMetadataView(twin.history.ledgers))
+    assert twin.store.limbo.ledger_ids.tolist() == [1, 3]
+    image = crash_image(twin.disk, Loss.LOST, Random(1))
+    image.fault = None
+    again = reopened(image, twin.setup, twin.history.after_crash())
+    assert again.store.ledger(1) is not None
+    assert again.read(1, 999)[0] == Status.EIO, "V2 has no better answer for a ledger in limbo"
+    for _ in range(2):
+        again.collect(DoubtfulMetadataView(twin.history.ledgers))
+    assert again.store.ledger(1) is None
+    assert again.store.limbo.ledger_ids.tolist() == [3]

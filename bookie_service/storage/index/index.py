@@ -11,7 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,6 +80,9 @@ class AllReadable:
 
     def is_full(self, ledger_id: int) -> bool:
         return False
+
+    def may_come_back(self, ledger_ids: Collection[int]) -> Collection[int]:
+        return ()
 
 
 class IndexPaths:

@@ -228,6 +228,8 @@ class KeyValueIndex(AllReadable, KeyValueView):
         """How much was written since the last sync began. Changed by `hold` and `sync`."""
         self._is_full = False
         """Whether the last sync found no space. Changed by `end_sync`."""
+        self._lacks_removals = False
+        """Whether the last sync of removals found no space, or failed. Changed by `sync_removal`."""
         self._unsynced: tuple[set[int], set[int]] = set(), set()
         """Ledgers that may have rows that are not durable: those held since the last sync began, and those before."""
         self._holding: set[int] = set()
@@ -436,13 +438,18 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
     def sync_removal(self) -> None:
         """Make removals durable if there is space for it. On the thread of the disk."""
+        self._lacks_removals = True
         try:
             self._key_values.sync()
+            self._lacks_removals = False
         except OSError as error:
             # Without space a crash would restore the ledgers, and the next pass would drop them again. Entry logs must
             # be removed nevertheless, because that frees space.
             if not is_out_of_space(error):
                 raise
+
+    def may_come_back(self, ledger_ids: Collection[int]) -> Collection[int]:
+        return ledger_ids if self._lacks_removals else ()
 
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         for first, last in _removed_runs(ledger_ids):

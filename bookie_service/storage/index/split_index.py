@@ -419,6 +419,10 @@ class SplitIndex(SplitView):
         with self._closing_failed(home):
             self._homes[home].sync_removal()
 
+    def may_come_back(self, ledger_ids: Collection[int]) -> Collection[int]:
+        lacking = [home for home, index in self._homes.items() if index.may_come_back((home,))]
+        return [each for each in ledger_ids if self.is_hidden(each) or each % len(self._paths) in lacking]
+
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         for home, index in self._open_homes():
             with self._closing_failed(home):

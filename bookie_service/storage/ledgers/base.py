@@ -21,7 +21,8 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +57,7 @@ from bookie_service.storage.ledgers.read_each import Look
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_turns import between_flushes
 from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
@@ -500,24 +502,15 @@ class BaseLedgerStorage(ABC):
                 if not is_out_of_space(error):
                     raise
 
-    @contextlib.contextmanager
-    def _changing_records(self) -> Iterator[None]:
-        """Hold `writing` while no disk is late with the records of the index."""
-        while True:
-            # Without the lock, because flushes need it.
-            self.disks.settle()
-            with self.writing:
-                # A flush that had the lock may have met a disk that is late.
-                if not self.disks.is_any_busy():
-                    yield
-                    return
+    def _changing_records(self) -> AbstractContextManager[None]:
+        return between_flushes(self.writing, self.disks)
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
-        # A disk may have failed since they were checked.
-        ended = [each for each in ledger_ids if not self.index.is_hidden(each)]
         with self._changing_records():
+            # A disk may have failed since they were checked, also in a flush that had the lock.
+            ended = [each for each in ledger_ids if not self.index.is_hidden(each)]
             self.index.accept(ended)
-        self.limbo.end(ended)
+            self.limbo.end(ended)
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
@@ -551,6 +544,9 @@ class BaseLedgerStorage(ABC):
         # Without the lock, because a disk may be late.
         for each in syncs:
             each.result()
+        with self.writing:
+            # One that comes back with its disk would deny what it lacks.
+            self.limbo.end(set(ledger_ids).difference(self.index.may_come_back(ledger_ids)))
         self.index.forget_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:

@@ -194,6 +194,10 @@ class LedgerIndex(IndexView, Protocol):
         log may be removed: a crash may restore the ledgers, whose positions name it. A sync that failed has an OSError.
         """
 
+    def may_come_back(self, ledger_ids: Collection[int]) -> Collection[int]:
+        """Return those of removed ledgers that a start may find again, because the disk of the index fails or has no
+        space. On any thread, after `sync_removed`."""
+
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         """Let reads no longer step over what removed ledgers left. It may wait for a disk, and for long. On any thread,
         beside all other calls but `close`. None of them waits for it."""
@@ -470,8 +474,8 @@ class LedgerStorage(Protocol):
         """Record durably that ledgers stay that `prepare_drop` was called for. On the collector's thread."""
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
-        """Make the removal of ledgers durable, as far as their disks take writes. Waits for a disk that is late. On the
-        collector's thread.
+        """Make the removal of ledgers durable, as far as their disks take writes; those whose removal is durable leave
+        limbo. Waits for a disk that is late. On the collector's thread.
 
         Raises:
             OSError: a sync failed, and the process must end.
