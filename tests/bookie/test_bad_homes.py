@@ -6,6 +6,7 @@ import errno
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bkspark.wire.flags import RECOVERY_ADD
@@ -17,7 +18,7 @@ from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import os_error
-from tests.crash.split_stores import failing_disk, filled, split_setup
+from tests.crash.split_stores import LEDGERS, failing_disk, filled, split_setup
 from tests.crash.twins import BookieTwin
 from tests.planting import around
 
@@ -116,3 +117,33 @@ def test_dropped_ledger_stays_in_limbo_until_its_removal_is_durable(code: int) -
         again.collect(DoubtfulMetadataView(twin.history.ledgers))
     assert again.store.ledger(1) is None
     assert again.store.limbo.ledger_ids.tolist() == [3]
+
+
+# ---- failed reads ----
+
+
+def test_failed_read_of_the_index_is_an_error_of_its_request_alone() -> None:
+    twin = filled(2)
+    # In a new process, because the first one has the ledgers in memory.
+    again = reopened(crash_image(twin.disk, Loss.KEPT, Random(1)), twin.setup, twin.history.after_crash())
+    again.disk.fault = lambda operation, path: (
+        os_error(errno.EIO, path) if operation == "read" and path.startswith("/ledgers1/current/positions/") else None
+    )
+    index = again.store.index
+    assert again.read(1, 0)[0] == Status.EIO
+    assert again.store.absent(np.array([1, 1001, 2, 1002])).tolist() == [False, False, False, True]
+    assert index.holding_entries(np.array([1, 2, 1001, 1002])).tolist() == [1, 2, 1001]
+    assert index.counts()[0] == 3
+    assert not index.has_hidden
+    again.disk.fault = None
+    assert [again.read(ledger_id, 0)[0] for ledger_id in LEDGERS] == [Status.EOK] * len(LEDGERS)
+
+
+def test_home_whose_ledgers_cannot_be_listed_is_closed() -> None:
+    """Garbage collection would take those that are missing in a list for deleted."""
+    twin = filled(2)
+    twin.disk.fault = lambda operation, path: (
+        os_error(errno.EIO, path) if operation == "read" and path.startswith("/ledgers1/current/positions/") else None
+    )
+    assert twin.store.index.ledger_ids().tolist() == [2, 4, 6]
+    assert twin.store.index.hidden(np.array([1, 2])).tolist() == [True, False]

@@ -50,17 +50,27 @@ class SimulatedKeyValues:
             self._file.sync_data()
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._read()
         return [self._map.get(key) for key in keys]
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        key = max(self.keys(first, end), default=None)
+        self._read()
+        key = max(self._keys(first, end), default=None)
         return None if key is None else (key, self._map[key])
 
     def key_count(self) -> int:
-        return sum(1 for _ in self.keys(b"", b"\xff"))
+        return sum(1 for _ in self._keys(b"", b"\xff"))
 
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        self._read()
+        return self._keys(first, end)
+
+    def _keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
         return iter(sorted(key for key in self._map if first <= key < end))
+
+    def _read(self) -> None:
+        """Fail as a real store does if what it must read is not in its cache, which is unknown."""
+        self._disk.check("read", self._file.path)
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
         if self._is_stuck:
@@ -92,7 +102,7 @@ class SimulatedKeyValues:
 
     def _apply(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> None:
         for first, end in removed:
-            for key in list(self.keys(first, end)):
+            for key in list(self._keys(first, end)):
                 del self._map[key]
         self._map.update(puts)
 

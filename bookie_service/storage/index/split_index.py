@@ -235,6 +235,15 @@ class SplitIndex(SplitView):
                 raise
             self._close(home, error)
 
+    @contextlib.contextmanager
+    def _passing_over(self, home: int) -> Iterator[None]:
+        """Let a failed read leave the answer unknown. The home stays open, because all else of it may be readable."""
+        try:
+            yield
+        except (OSError, StorageDamaged) as error:
+            if not self._is_of_disk(home, error):
+                raise
+
     def _is_of_disk(self, home: int, error: Exception) -> bool:
         """Return whether an error means that the disk of a home fails, or its directory has vanished."""
         if is_disk_failure(error):
@@ -282,7 +291,10 @@ class SplitIndex(SplitView):
         return [(home, index) for home, index in self._homes.items() if home not in self._closed]
 
     def ledger_ids(self) -> np.ndarray:
-        """Return the ids of the ledgers of all homes that are not closed, ascending."""
+        """Return the ids of the ledgers of all homes that are not closed, ascending.
+
+        A home whose list cannot be read is closed: a ledger that is not listed counts as deleted.
+        """
         found = [np.empty(0, np.int64)]
         for home, index in self._open_homes():
             with self._closing_failed(home):
@@ -293,19 +305,16 @@ class SplitIndex(SplitView):
         found = [ledger_ids[self.hidden(ledger_ids)]]
         for home, index in self._open_homes():
             some = ledger_ids[ledger_ids % len(self._paths) == home]
-            try:
-                found.append(index.holding_entries(some))
-            except (OSError, StorageDamaged) as error:
-                if not self._is_of_disk(home, error):
-                    raise
-                self._close(home, error)
-                found.append(some)
+            holding = some
+            with self._passing_over(home):
+                holding = index.holding_entries(some)
+            found.append(holding)
         return np.unique(np.concatenate(found))
 
     def counts(self) -> tuple[int, int]:
         ledgers = entries = 0
         for home, index in self._open_homes():
-            with self._closing_failed(home):
+            with self._passing_over(home):
                 of_home = index.counts()
                 ledgers, entries = ledgers + of_home[0], entries + of_home[1]
         return ledgers, entries
@@ -315,8 +324,7 @@ class SplitIndex(SplitView):
         for home, index in self._open_homes():
             rows = np.flatnonzero(ledger_ids % len(self._paths) == home)
             if len(rows):
-                # If the disk fails, it is unknown: a look-up of the ledger reports the error.
-                with self._closing_failed(home):
+                with self._passing_over(home):
                     found[rows] = index.absent(ledger_ids[rows])
         return found
 
@@ -403,6 +411,8 @@ class SplitIndex(SplitView):
         if home not in self._closed:
             with self._closing_failed(home):
                 self._homes[home].remove(ledger_id)
+                # What a full disk does not take now is given to it by a flush, which must begin.
+                self.has_full = self.has_full or self._homes[home].takes_no_more
         if home in self._closed:
             raise self._unreadable(home)
 
