@@ -63,6 +63,8 @@ HEADERS = (b"H", b"I")
 
 _SLOT_VERSION = 2
 _LEDGER_KEY = struct.Struct(">cQ")
+LEDGER_KEY_BYTES = _LEDGER_KEY.size
+"""How many bytes a key begins with that say its kind and its ledger."""
 _BLOCK_KEY = struct.Struct(">cQQ")
 _NUMBER = struct.Struct(">Q")
 _SPLIT_NUMBER = struct.Struct(">QBB")

@@ -13,12 +13,13 @@ from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from tests.bookie.changing import Statuses
 from tests.crash.campaign import reopened
+from tests.crash.full_disks import Trouble
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import os_error
-from tests.crash.split_stores import LEDGERS, failing_disk, filled, split_setup
+from tests.crash.split_stores import LEDGERS, audit_all, failing_disk, filled, put, split_setup
 from tests.crash.twins import BookieTwin
 from tests.planting import around
 
@@ -147,3 +148,66 @@ def test_home_whose_ledgers_cannot_be_listed_is_closed() -> None:
     )
     assert twin.store.index.ledger_ids().tolist() == [2, 4, 6]
     assert twin.store.index.hidden(np.array([1, 2])).tolist() == [True, False]
+
+
+# ---- full ----
+
+
+def logs_in(twin: BookieTwin, place: int) -> list[str]:
+    paths = twin.disk.visible_files()
+    return sorted(path for path in paths if path.startswith(f"/ledgers{place}/") and path.endswith(".log"))
+
+
+def fill_home(twin: BookieTwin, filler: int) -> Trouble:
+    """Let the home of a ledger of directory 1 find its disk full."""
+    trouble = Trouble(("/ledgers1",), errno.ENOSPC)
+    trouble.begin(twin.disk)
+    twin.add(filler, [(0, b"x")])
+    twin.bookie.look_at_disks()
+    twin.checkpoint()
+    assert twin.store.index.is_full(filler)
+    return trouble
+
+
+def test_garbage_collection_frees_a_full_directory() -> None:
+    twin = filled(2)
+    for first in range(4, 40, 4):
+        put(twin, first)
+    before = logs_in(twin, 1)
+    trouble = fill_home(twin, 7)
+    for ledger_id in (1, 3, 5):
+        twin.history.delete(ledger_id)
+    for _ in range(3):
+        twin.checkpoint()
+        twin.collect(DoubtfulMetadataView(twin.history.ledgers))
+    assert twin.store.index.ledger_ids().tolist() == [2, 4, 6, 7]
+    assert len(logs_in(twin, 1)) < len(before) / 2
+    audit_all(twin)
+    trouble.end(twin.disk)
+    twin.bookie.look_at_disks()
+    twin.checkpoint()
+    assert not twin.store.index.has_full
+    twin.stop()
+    again = reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
+    assert again.store.index.ledger_ids().tolist() == [2, 4, 6, 7]
+    audit_all(again)
+
+
+def test_removal_that_waits_for_space_alone_is_made_durable_when_there_is_some() -> None:
+    twin = filled(2)
+    twin.disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path)
+        if operation == "write" and path.startswith("/ledgers1/current/positions/")
+        else None
+    )
+    twin.history.delete(1)
+    for _ in range(2):
+        twin.collect(DoubtfulMetadataView(twin.history.ledgers))
+    assert not twin.store.index.has(1)
+    twin.history.delete(3)
+    twin.collect(DoubtfulMetadataView(twin.history.ledgers))
+    twin.disk.fault = None
+    twin.checkpoint()
+    image = crash_image(twin.disk, Loss.LOST, Random(1))
+    again = reopened(image, twin.setup, twin.history.after_crash())
+    assert again.store.index.ledger_ids().tolist() == [2, 4, 5, 6]

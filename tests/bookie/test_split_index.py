@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from bookie_service.storage.index.split_index import share_of
 from bookie_service.storage.index.split_layout import find_layout
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
-from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.serving import Serving, service_options, stopped_in, stored
@@ -37,6 +38,7 @@ from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
 from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.crash.split_stores import LEDGERS, filled, put, split_setup
 from tests.crash.twins import BookieTwin
+from tests.planting import around
 
 SETUP = split_setup(2)
 EVERY = 11
@@ -93,7 +95,7 @@ def _store(**options: int) -> tuple[SimulatedDisk, KeptKeyValues]:
     disk = SimulatedDisk()
     files = SimulatedFiles(disk)
     files.make_directory("/positions")
-    return disk, KeptKeyValues(SimulatedKeyValues(files, "/positions"), "/positions", options.get("bytes_max", 1000))
+    return disk, KeptKeyValues(SimulatedKeyValues(files, "/positions"), "/positions", options.get("bytes_max", 1000), 1)
 
 
 def _fill(disk: SimulatedDisk, store: KeptKeyValues) -> None:
@@ -128,14 +130,86 @@ def test_what_a_full_disk_does_not_take_is_read_in_order_and_given_to_it_later()
     assert again.get([b"a", b"b", b"c", b"e", b"f"]) == [b"1", b"2", b"2", b"1", b"2"]
 
 
-def test_nothing_is_removed_while_earlier_changes_are_not_in_the_store() -> None:
+def _prefixed(group: bytes) -> tuple[bytes, bytes]:
+    """Return the range of all keys that begin with one byte."""
+    return group, bytes([group[0] + 1])
+
+
+def test_removal_that_a_full_disk_does_not_take_is_kept_and_given_to_it_later() -> None:
+    disk, store = _store()
+    store.write([(b"a1", b"1"), (b"b1", b"1"), (b"b2", b"1"), (b"c", b"1"), (b"d", b"1")])
+    store.sync()
+    store.write([(b"a1", b"2")])
+    _fill(disk, store)
+    store.write([(b"c", b"2")])
+    store.write([], [_prefixed(b"b"), _prefixed(b"c"), _prefixed(b"d")])
+    store.write([(b"b2", b"3")])
+
+    def assert_read(store: KeyValues) -> None:
+        assert store.get([b"a1", b"b1", b"b2", b"c", b"d"]) == [b"2", None, b"3", None, None]
+        assert list(store.keys(b"a", b"z")) == [b"a1", b"b2"]
+        assert store.last(b"a", b"z") == (b"b2", b"3")
+        assert store.last(b"b", b"c") == (b"b2", b"3")
+        assert store.last(b"c", b"z") is None
+
+    assert store.keeps_any
+    assert_read(store)
+    disk.fault = None
+    assert not store.give(1 << 20)
+    assert not store.keeps_any
+    assert_read(store)
+    store.sync()
+    assert_read(SimulatedKeyValues(SimulatedFiles(crash_image(disk, Loss.LOST, Random(1))), "/positions"))
+
+
+def test_what_is_removed_while_the_store_takes_it_does_not_come_back() -> None:
+    """Another thread removes it between the two times that `give` looks at what is kept."""
     disk, store = _store()
     store.write([(b"a", b"1")])
     _fill(disk, store)
-    store.write([(b"a", b"2")])
-    with pytest.raises(OSError, match="no space for earlier changes"):
-        store.write([], [(b"a", b"b")])
-    assert store.get([b"a"]) == [b"2"]
+    store.write([(b"b", b"1")], [_prefixed(b"a")])
+    disk.fault = None
+    removals = [_prefixed(b"b"), _prefixed(b"a")]
+
+    def write(old: Any, self: Any, puts: Any, removed: Any = ()) -> None:
+        old(self, puts, removed)
+        if removals:
+            store.keep([(b"c", b"1")], [removals.pop()])
+
+    with around(SimulatedKeyValues, "write", write):
+        while store.give(1):
+            pass
+    assert store.get([b"a", b"b", b"c"]) == [None, None, b"1"]
+    assert store._kept_bytes == 0
+
+
+def test_removals_that_are_kept_take_limited_memory() -> None:
+    disk, store = _store(bytes_max=2000)
+    store.write([(b"a", b"1")])
+    _fill(disk, store)
+    for number in range(11):
+        store.write([], [_prefixed(bytes([number]))])
+    with pytest.raises(OSError, match="takes no more changes"):
+        store.write([], [_prefixed(b"z")])
+
+
+def test_look_up_within_one_group_does_not_depend_on_what_is_kept_of_others() -> None:
+    disk, store = _store(bytes_max=1 << 20)
+    store.write([(b"a", b"1")])
+    _fill(disk, store)
+    store.write([(bytes([group, number]), b"1") for group in range(100) for number in range(3)])
+    touched = []
+
+    class Touched(dict[bytes, bytes]):
+        def items(self) -> Any:
+            touched.append(len(self))
+            return super().items()
+
+    for group, kept in store._kept.items():
+        store._kept[group] = Touched(kept)
+    assert store.last(*_prefixed(b"\x05")) == (b"\x05\x02", b"1")
+    assert list(store.keys(b"\x05\x01", b"\x06")) == [b"\x05\x01", b"\x05\x02"]
+    assert touched == [3, 3]
 
 
 def test_store_keeps_a_limited_number_of_bytes() -> None:

@@ -211,14 +211,16 @@ class KeyValueIndex(AllReadable, KeyValueView):
         # A process that was killed may have created it without making its name durable.
         files.sync_directory(directory)
         store = files.open_key_values(path, options)
-        self._kept = KeptKeyValues(store, path, _KEPT_BYTES_MAX) if layout.stores > 1 else None
+        self._kept = (
+            KeptKeyValues(store, path, _KEPT_BYTES_MAX, index_format.LEDGER_KEY_BYTES) if layout.stores > 1 else None
+        )
         """The store, with what its disk does not take; None: the only store takes everything, or flushes wait."""
         super().__init__(path, self._kept or store)
         self._layout = layout
         """Which one of how many stores this is. Constant."""
         self._disks = disks or InTurn()
         self._is_clean = True
-        """Whether everything that was written is durable. Changed by `hold` and `_end_sync`."""
+        """Whether everything that was held is durable, except what is kept. Changed by `hold` and `end_sync`."""
         self._syncing: Future[None] | None = None
         """The sync that was begun last, until its result was taken; None: there is none."""
         self._newer_bytes_max = options.write_buffer_bytes // 2
@@ -271,7 +273,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
     @property
     def is_clean(self) -> bool:
-        return self._is_clean
+        return self._is_clean and (self._kept is None or not self._kept.keeps_any)
 
     @property
     def takes_no_more(self) -> bool:
@@ -349,7 +351,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
         """
         self.end_sync()
         # Whatever a process left that was killed: the contents of an opened store are durable.
-        if self._is_clean:
+        if self.is_clean:
             return
         self._begin_sync()
         self.end_sync()
@@ -365,7 +367,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
         The caller must give the future of the work to `is_syncing`. There must be no earlier sync.
         """
-        if self._is_clean:
+        if self.is_clean:
             return None
         self._commit_number += 1
         self._newer_bytes = 0
@@ -441,7 +443,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
         self._lacks_removals = True
         try:
             self._key_values.sync()
-            self._lacks_removals = False
+            self._lacks_removals = self._kept is not None and self._kept.keeps_any
         except OSError as error:
             # Without space a crash would restore the ledgers, and the next pass would drop them again. Entry logs must
             # be removed nevertheless, because that frees space.
