@@ -299,7 +299,7 @@ class Bookie:
             in_limbo=ledger_id in self._store.limbo,
         )
         if not is_known and bool(np.any(statuses == EOK)):
-            if ledger is None and not self._new_ledgers.take(client):
+            if ledger is None and not (self._store.takes_new_ledgers and self._new_ledgers.take(client)):
                 return rules.refused_if_new(statuses)
             ledger = self._store.create_ledger(ledger_id, key)
             new_keys.append((ledger_id, key))
@@ -335,7 +335,7 @@ class Bookie:
 
         A ledger without entries takes no room in the write cache: without this, there would be any number of them.
         """
-        if self._store.index.is_full(ledger_id):
+        if self._store.index.is_full(ledger_id) or not self._store.takes_new_ledgers:
             return Status.ETOOMANYREQUESTS
         if self._store.active.room <= 0:
             self.checkpoint(advances_checkpoint=False)

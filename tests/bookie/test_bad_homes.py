@@ -11,6 +11,7 @@ import pytest
 
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
+from bookie_service.storage.ledgers import base
 from tests.bookie.changing import Statuses
 from tests.crash.campaign import reopened
 from tests.crash.full_disks import Trouble
@@ -21,7 +22,7 @@ from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import os_error
 from tests.crash.split_stores import LEDGERS, audit_all, failing_disk, filled, put, split_setup
 from tests.crash.twins import BookieTwin
-from tests.planting import around
+from tests.planting import around, replaced
 
 # ---- forces ----
 
@@ -211,3 +212,29 @@ def test_removal_that_waits_for_space_alone_is_made_durable_when_there_is_some()
     image = crash_image(twin.disk, Loss.LOST, Random(1))
     again = reopened(image, twin.setup, twin.history.after_crash())
     assert again.store.index.ledger_ids().tolist() == [2, 4, 5, 6]
+
+
+def test_few_new_ledgers_begin_while_the_marks_wait() -> None:
+    """They stay in memory until the marks advance, which a full directory may prevent for days."""
+    twin = filled(2)
+    with replaced(base, "_WAITING_LEDGERS_MAX", 50):
+        trouble = fill_home(twin, 7)
+        new = range(100, 400, 2)
+        for ledger_id in new:
+            twin.add(ledger_id, [(0, b"x")])
+            if ledger_id % 20 == 0:
+                twin.checkpoint()
+        began = [ledger_id for ledger_id in new if not twin.history.ledger(ledger_id).entries[0].refused]
+        assert 40 < len(began) < 70
+        twin.fence(900)
+        assert twin.header(900) is None
+        twin.add(4, [(4, b"goes on")])
+        twin.checkpoint()
+        assert twin.read(4, 4)[0] == Status.EOK
+        trouble.end(twin.disk)
+        twin.bookie.look_at_disks()
+        twin.checkpoint()
+        twin.add(902, [(0, b"x")])
+        twin.settle()
+        assert twin.read(902, 0)[0] == Status.EOK
+    audit_all(twin)

@@ -74,6 +74,8 @@ _LEDGERS_LOOKED_AT = 8
 _REMOVALS_AT_ONCE = 256
 """How many index files are removed while a flush waits."""
 _UNMARKED_LEDGERS_MAX = 64 * 1024
+_WAITING_LEDGERS_MAX = 4 * _UNMARKED_LEDGERS_MAX
+"""If this many ledgers, of about 1 KiB, stay in memory because a disk keeps the marks back, no new ones begin."""
 _UNMARKED_BYTES_MAX = 256 * 1024 * 1024
 """At most this many bytes are flushed without advancing the marks, because replay has to read them again."""
 
@@ -141,6 +143,8 @@ class BaseLedgerStorage(ABC):
         """Ledgers of all flushes since the marks last advanced, including the current flush. Emptied by `end_flush`."""
         self._unmarked_bytes = 0
         """How many bytes those flushes wrote."""
+        self._marks_wait = False
+        """Whether the last flush that was to advance the marks could not."""
         self.watch = WriteWatch()
         self.writing = threading.Lock()
         """Held by a thread that changes entry logs or the index."""
@@ -224,10 +228,14 @@ class BaseLedgerStorage(ABC):
                 self._ledgers.move_to_end(oldest)
         return ledger
 
+    @property
+    def takes_new_ledgers(self) -> bool:
+        return not self._marks_wait or len(self._unmarked) < _WAITING_LEDGERS_MAX
+
     def known_header(self, ledger_id: int) -> LedgerHeader | None:
         """Return a ledger's header as known in memory, or None. For any thread."""
         ledger = self._ledgers.get(ledger_id)
-        return None if ledger is None else _header_of(ledger)
+        return None if ledger is None else ledger.header
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         ledger = self._ledgers.get(ledger_id)
@@ -372,7 +380,7 @@ class BaseLedgerStorage(ABC):
         for ledger_id in sorted(self._changed):
             ledger = self._ledgers[ledger_id]
             ledger.generation += 1
-            headers.append(_header_of(ledger))
+            headers.append(ledger.header)
         self._unmarked.update(self._flushing.ledgers, self._changed)
         self.watch.note(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
@@ -391,7 +399,7 @@ class BaseLedgerStorage(ABC):
                     self._sync_index()
                 except DiskStalled:
                     # The flush made room, like one that need not advance. The next flush syncs what this one could not.
-                    flush.advances_checkpoint = False
+                    flush.advances_checkpoint, self._marks_wait = False, True
 
     def _sync_index(self) -> None:
         """Make the index durable. If it covers everything that was appended, all logs are rotated except those that are
@@ -441,7 +449,7 @@ class BaseLedgerStorage(ABC):
         self._idle, self._flushing = flush.half, None
         if flush.advances_checkpoint:
             self._unmarked.clear()
-            self._unmarked_bytes = 0
+            self._unmarked_bytes, self._marks_wait = 0, False
 
     # ---- dropping and moving ----
 
@@ -590,7 +598,3 @@ class BaseLedgerStorage(ABC):
         self._appender.close()
         self._reader.close()
         self.index.close()
-
-
-def _header_of(ledger: Ledger) -> LedgerHeader:
-    return LedgerHeader(ledger.ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)

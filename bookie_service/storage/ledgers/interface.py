@@ -230,6 +230,11 @@ class Ledger:
     lac_entry: int = NO_ENTRY
     """The entry up to which LACs were read; NO_ENTRY: no LAC was read."""
 
+    @property
+    def header(self) -> LedgerHeader:
+        """What the index has of the ledger, without positions."""
+        return LedgerHeader(self.ledger_id, self.generation, self.fenced, self.master_key, self.explicit_lac)
+
     def note_lac(self, lac: int) -> None:
         """Note the LAC in the last entry. It never lowers the known one, because a writer's LAC does not decrease.
 
@@ -326,6 +331,10 @@ class LedgerStorage(Protocol):
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return which ledgers this bookie certainly never had, bool; False: only `ledger` can decide."""
+
+    @property
+    def takes_new_ledgers(self) -> bool:
+        """False: too many ledgers wait for the marks, which a disk keeps back, so no others may be created."""
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         """Return a new ledger, or an existing one whose key is replaced. The caller journals the key."""
