@@ -23,7 +23,8 @@ The steps, each of them durable before the next one:
 A bookie that has one store for several ledger directories gets one in each.
 
 A crash at any moment loses nothing: run it again, with the same class to finish or with the other one to undo. If the
-old index turns out to be damaged, the command undoes its own steps. Once the new index is made, and to undo, only the
+old index turns out to be damaged, the command undoes its own steps, and also if the only store is divided and a disk
+does not take the new ones. Once the new index is made, and to undo, only the
 index that does not count is removed. What a ledger disk that fails has of it stays there, so that the bookie can start
 without this disk.
 
@@ -162,7 +163,8 @@ class Conversion:
         Raises:
             ConfigurationError: there are indexes of both kinds.
             StorageDamaged: the old index is damaged, or a file of it is lost. It is as it was.
-            OSError: a file cannot be read or written. Run it again.
+            OSError: a file cannot be read or written. Run it again. If the only store was to be divided, it counts as
+                before.
         """
         self._swap.finish(self._purpose, keeps_marker=True)
         has_store = self._files.is_directory(self._store)
@@ -189,6 +191,11 @@ class Conversion:
             except StorageDamaged:
                 self._end(store_counts=has_store)
                 raise
+            except OSError:
+                # To divide a store there is no other class that undoes it. A disk that fails keeps what it has of it.
+                if is_divided and not self._swap.has_begun(self._purpose):
+                    self._end(store_counts=True)
+                raise
         self._end(store_counts=self._to_store)
         return self._report
 
@@ -205,6 +212,10 @@ class Conversion:
                 self._fill(builder, view, view.ledger_ids())
             except StorageDamaged:
                 builder.close()
+                raise
+            except OSError:
+                with contextlib.suppress(OSError):
+                    builder.close()
                 raise
         finally:
             view.close_store()

@@ -37,6 +37,11 @@ class StoreSwap:
         """
         self._files.replace(self._marker, purpose + layout.STORES_COUNT)
 
+    def has_begun(self, purpose: bytes) -> bool:
+        """Return whether the new stores count, and `begin` had this purpose."""
+        marker = self._files.read_all(self._marker) if self._files.exists(self._marker) else b""
+        return marker == purpose + layout.STORES_COUNT
+
     def finish(self, purpose: bytes, *, keeps_marker: bool = False) -> bool:
         """Give all directories their new stores, durably, if they count and `begin` had this purpose.
 
@@ -48,8 +53,7 @@ class StoreSwap:
         Raises:
             OSError: a disk does not take it. Call it again.
         """
-        marker = self._files.read_all(self._marker) if self._files.exists(self._marker) else b""
-        if marker != purpose + layout.STORES_COUNT:
+        if not self.has_begun(purpose):
             return False
         for directory in self._ledgers:
             self._finish_in(directory)

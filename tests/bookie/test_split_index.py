@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from tests.crash.audit import audit
 from tests.crash.doubts import stopped_bookie
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image, images_of_crashes
-from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
+from tests.crash.simulated_files import Fault, SimulatedDisk, SimulatedFiles, os_error
 from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.crash.split_stores import LEDGERS, filled, put, split_setup
 from tests.crash.twins import BookieTwin
@@ -259,6 +260,42 @@ def _with_one_store() -> tuple[SimulatedDisk, History]:
 def _convert(disk: SimulatedDisk, storage_class: StorageClass = StorageClass.DB) -> int:
     setup = replace(SETUP, store=replace(SETUP.store, storage_class=storage_class))
     return Conversion(stopped_bookie(disk, setup), lambda line: None).run().ledgers
+
+
+def _refusing(code: int) -> Fault:
+    """Return the fault of a second directory that is full, or whose disk fails."""
+    taking = {"write", "create", "create_directory"}
+
+    def fault(operation: str, path: str) -> OSError | None:
+        is_meant = path.startswith("/ledgers1/") and (code != errno.ENOSPC or operation in taking)
+        return os_error(code, path) if is_meant else None
+
+    return fault
+
+
+def _is_half_divided(disk: SimulatedDisk) -> bool:
+    """Return whether a division was interrupted while it made the new stores."""
+    files, path = SimulatedFiles(disk), f"{SETUP.current_journal_paths[0]}/{layout.CONVERSION_NAME}"
+    if not files.exists(path) or files.read_all(path).endswith(layout.STORES_COUNT):
+        return False
+    return files.exists("/ledgers0/current/positions.rebuilt.commit")
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_division_that_a_disk_does_not_take_is_undone(code: int, is_interrupted: bool) -> None:
+    disk, history = _with_one_store()
+    if is_interrupted:
+        images = [image for _, image in images_of_crashes(disk, lambda: _convert(disk))]
+        disk = [image for image in images if _is_half_divided(image)][-1]
+    disk.fault = _refusing(code)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        _convert(disk)
+    twin = BookieTwin(crash_image(disk, Loss.LOST, Random(1)), SETUP, history)
+    assert {twin.read(ledger_id, entry_id)[0] for ledger_id in LEDGERS for entry_id in range(4)} == {Status.EOK}
+    disk.fault = None
+    assert _convert(disk) == len(LEDGERS)
+    assert _is_split(disk)
 
 
 def test_bookie_with_one_store_keeps_it_until_it_is_converted() -> None:

@@ -80,7 +80,8 @@ def check_converted(files: ReadOnlyFiles, journals: Sequence[str], directories: 
                 )
             raise ConfigurationError(
                 f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again, or "
-                "with ledgerStorageClass as it was, to undo it"
+                "with ledgerStorageClass as it was, to undo it. If a store is divided, the class is the same, and the "
+                "command undoes it itself if a disk does not take the new stores"
             )
 
 
