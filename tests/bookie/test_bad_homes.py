@@ -11,6 +11,7 @@ import pytest
 
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
+from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.ledgers import base
 from tests.bookie.changing import Statuses
 from tests.crash.campaign import reopened
@@ -238,3 +239,29 @@ def test_few_new_ledgers_begin_while_the_marks_wait() -> None:
         twin.settle()
         assert twin.read(902, 0)[0] == Status.EOK
     audit_all(twin)
+
+
+# ---- closed ----
+
+
+def test_compaction_puts_no_ledger_of_a_closed_home_into_limbo() -> None:
+    """The old log stays, so nothing is lost."""
+    twin = filled(2)
+    twin.disk.fault = failing_disk(1)
+    twin.store.index.ledger_ids()
+    nothing = np.empty(0, np.int64)
+    with twin.store.writing:
+        twin.store.move([LedgerUpdate(1, None, nothing, nothing), LedgerUpdate(3, None, np.arange(1), np.ones(1, int))])
+    assert twin.store.index.is_hidden(1)
+    assert len(twin.store.limbo) == 0
+
+
+def test_update_without_content_puts_no_ledger_into_limbo() -> None:
+    twin = filled(2)
+    twin.disk.fault = failing_disk(1)
+    twin.store.index.ledger_ids()
+    nothing = np.empty(0, np.int64)
+    twin.store.index.hold(
+        [LedgerUpdate(1, None, nothing, nothing), LedgerUpdate(3, None, np.arange(1), np.ones(1, int))]
+    )
+    assert twin.store.limbo.ledger_ids.tolist() == [3]

@@ -360,7 +360,8 @@ class SplitIndex(SplitView):
                 with self._closing_failed(home):
                     self._homes[home].hold(some)
             if home in self._closed:
-                self._doubtful.update(update.ledger_id for update in some)
+                # One without content changes nothing, so nothing is lost.
+                self._doubtful.update(each.ledger_id for each in some if each.header or len(each.entry_ids))
         self._doubt_closed()
         self.has_full = self._has_full()
 

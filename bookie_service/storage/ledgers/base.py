@@ -569,7 +569,7 @@ class BaseLedgerStorage(ABC):
 
     def move(self, updates: Sequence[LedgerUpdate]) -> None:
         assert self.writing.locked()
-        self.index.hold(updates)
+        self.index.hold([each for each in updates if not self.index.is_hidden(each.ledger_id)])
         self.index.sync()
 
     def seal_logs(self) -> None:
