@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from bookie_service.storage.index.index import LedgerUpdate
@@ -21,6 +23,7 @@ from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import os_error
+from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.crash.split_stores import LEDGERS, audit_all, failing_disk, filled, put, split_setup
 from tests.crash.twins import BookieTwin
 from tests.planting import around, replaced
@@ -265,3 +268,20 @@ def test_update_without_content_puts_no_ledger_into_limbo() -> None:
         [LedgerUpdate(1, None, nothing, nothing), LedgerUpdate(3, None, np.arange(1), np.ones(1, int))]
     )
     assert twin.store.limbo.ledger_ids.tolist() == [3]
+
+
+def test_vanished_directory_is_reported_as_such_and_not_as_damage(caplog: pytest.LogCaptureFixture) -> None:
+    """A store says that it is damaged, and asks for a rebuild, if its files are gone."""
+    twin = filled(2)
+
+    def keys(old: Any, self: Any, first: bytes, end: bytes) -> Any:
+        if twin.disk.fault is not None and "/ledgers1/" in self._file.path:
+            raise StorageDamaged("the key-value store is damaged: run --rebuild-index")
+        return old(self, first, end)
+
+    with around(SimulatedKeyValues, "keys", keys), caplog.at_level(logging.ERROR):
+        twin.disk.fault = failing_disk(1)
+        assert twin.store.index.ledger_ids().tolist() == [2, 4, 6]
+    (line,) = caplog.messages
+    assert "its disk fails" in line
+    assert "rebuild-index" not in line

@@ -231,9 +231,10 @@ class SplitIndex(SplitView):
         try:
             yield
         except (OSError, StorageDamaged) as error:
-            if not self._is_of_disk(home, error):
+            failure = self._failure(home, error)
+            if failure is None:
                 raise
-            self._close(home, error)
+            self._close(home, failure)
 
     @contextlib.contextmanager
     def _passing_over(self, home: int) -> Iterator[None]:
@@ -241,20 +242,20 @@ class SplitIndex(SplitView):
         try:
             yield
         except (OSError, StorageDamaged) as error:
-            if not self._is_of_disk(home, error):
+            if self._failure(home, error) is None:
                 raise
 
-    def _is_of_disk(self, home: int, error: Exception) -> bool:
-        """Return whether an error means that the disk of a home fails, or its directory has vanished."""
+    def _failure(self, home: int, error: Exception) -> Exception | None:
+        """Return why the disk of a home fails, or its directory has vanished; None: an error has another cause."""
         if is_disk_failure(error):
-            return True
-        if not isinstance(error, StorageDamaged):
-            return False
-        try:
-            self._files.exists(self._directories[home])
-        except OSError as found:
-            return is_disk_failure(found)
-        return False
+            return error
+        if isinstance(error, StorageDamaged):
+            try:
+                self._files.exists(self._directories[home])
+            except OSError as found:
+                # What the store says, that it is damaged, and the remedy, would be wrong.
+                return found if is_disk_failure(found) else None
+        return None
 
     def _doubt_closed(self) -> None:
         """Put the ledgers of closed homes that had changes which are not durable into limbo, durably.
