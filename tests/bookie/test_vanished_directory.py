@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from bkspark.wire.status import Status
+from bookie_service.metrics.families import Value
+from bookie_service.operation.bookie_metrics import BookieMetrics
+from bookie_service.operation.stored_counts import StoredCounts
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.io.closed_directories import OpenDirectories
@@ -89,6 +92,17 @@ def test_directory_that_vanishes_takes_with_it_what_lay_there_and_nothing_else(
             assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
 
 
+def index_figures(serving: Serving) -> dict[str, float]:
+    """Return what the metrics say of the disks of the index."""
+
+    def figures() -> dict[str, float]:
+        metrics = BookieMetrics(serving.service, StoredCounts(lambda: (0, 0)), lambda: True, 0.0)
+        families = {family.name.removeprefix("bkspark_bookie_index_"): family.samples for family in metrics.entries()}
+        return {name: each.value for name in ("failed", "full") for each in families[name] if isinstance(each, Value)}
+
+    return serving.call(figures)
+
+
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_key_value_store_that_vanishes_takes_its_ledgers_with_it_and_nothing_else(tmp_path: Path, name: str) -> None:
     """RocksDB says "No such file or directory" then, which otherwise means damage."""
@@ -105,6 +119,7 @@ def test_key_value_store_that_vanishes_takes_its_ledgers_with_it_and_nothing_els
         for ledger_id in others:
             assert set(peer.add(ledger_id, 40, PAYLOADS)) == {Status.EOK}
         settle(serving)
+        assert index_figures(serving) == {"failed": 1, "full": 0}
         for ledger_id, entry_id in ((concerned[0], 0), (concerned[1], 0), (concerned[1], 40), (90 + concerned[0], 0)):
             assert peer.read(ledger_id, entry_id).status == Status.EIO
     assert serving.failure is None
