@@ -13,7 +13,10 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
+from bookie_service.formats import key_value_index as index_format
+from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from bookie_service.storage.ledgers import base
 from tests.bookie.changing import Statuses
 from tests.crash.campaign import reopened
@@ -242,6 +245,25 @@ def test_few_new_ledgers_begin_while_the_marks_wait() -> None:
         twin.settle()
         assert twin.read(902, 0)[0] == Status.EOK
     audit_all(twin)
+
+
+def test_commit_does_not_wait_with_rows_that_are_kept_while_it_is_made() -> None:
+    """The file beside the store must not name a commit that the store does not have."""
+    twin = filled(2)
+    row = index_format.header_key(101), index_format.encode_header(LedgerHeader(101, 1, False, b"key"))
+    rows = [row]
+
+    def give(old: Any, self: Any, bytes_max: int) -> Any:
+        is_left = old(self, bytes_max)
+        if rows and "/ledgers1/" in self._path:
+            self.keep([rows.pop()])
+        return is_left
+
+    twin.add(1, [(4, b"x")])
+    with around(KeptKeyValues, "give", give):
+        twin.checkpoint()
+    assert not rows
+    reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
 
 
 # ---- closed ----

@@ -210,11 +210,12 @@ class KeyValueIndex(AllReadable, KeyValueView):
             files.make_directory(path)
         # A process that was killed may have created it without making its name durable.
         files.sync_directory(directory)
-        store = files.open_key_values(path, options)
+        self._store = store = files.open_key_values(path, options)
+        """The store itself. Constant."""
         self._kept = (
             KeptKeyValues(store, path, _KEPT_BYTES_MAX, index_format.LEDGER_KEY_BYTES) if layout.stores > 1 else None
         )
-        """The store, with what its disk does not take; None: the only store takes everything, or flushes wait."""
+        """`_store`, with what its disk does not take; None: the only store takes everything, or flushes wait."""
         super().__init__(path, self._kept or store)
         self._layout = layout
         """Which one of how many stores this is. Constant."""
@@ -388,8 +389,9 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
     def _note_commit(self, number: int) -> None:
         commit = index_format.encode_stored_commit(replace(self._layout, number=number))
-        self._key_values.write([(index_format.COMMIT_KEY, commit)])
-        self._key_values.sync()
+        # Never kept in memory: the file beside the store must not name a commit that the store lacks.
+        self._store.write([(index_format.COMMIT_KEY, commit)])
+        self._store.sync()
 
     def end_sync(self) -> None:
         """Take the result of the sync that was begun last; wait for it if the bookie waits for every disk, as at its
