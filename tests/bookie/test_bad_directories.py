@@ -11,7 +11,7 @@ import pytest
 
 from bookie_service.formats import index_files
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.file_indexes import KEY, update
@@ -229,8 +229,8 @@ def test_file_that_moved_unread_is_not_lost_for_being_shorter_than_the_old_one(d
     moving.index.close()
 
 
-def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]) -> None:
-    """A crash may leave both."""
+def leave_both_files(directories: list[str], later: list[LedgerUpdate]) -> None:
+    """Move ledger 3 to another file, with position 8 in place of 7, hold `later`, and put the old file back, too."""
     files = FaultyFiles()
     moving = Moving(directories, files)
     moving.index.hold([update(3, 0, [7], generation=1)])
@@ -240,8 +240,16 @@ def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]
     files.fault = at("a", "write")
     moving.index.hold([update(3, 0, [8])])
     moving.index.sync()
+    files.fault = None
+    moving.index.hold(later)
+    moving.index.sync()
     moving.index.close()
     old.write_bytes(left)
+
+
+def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]) -> None:
+    """A crash may leave both."""
+    leave_both_files(directories, [])
     again = Moving(directories)
     assert again.held(3)[0] == 8
     assert again.index.ledger_ids().tolist() == [3]
@@ -257,20 +265,7 @@ def test_the_recorded_one_of_two_files_of_a_ledger_counts(directories: list[str]
 
 def test_the_recorded_one_of_two_files_counts_though_a_crash_tore_the_last_record(directories: list[str]) -> None:
     """Both may be whole, and the older one lacks positions. So its ledger is in doubt, too."""
-    files = FaultyFiles()
-    moving = Moving(directories, files)
-    moving.index.hold([update(3, 0, [7], generation=1)])
-    moving.index.sync()
-    old = Path(IndexPaths(directories).path(3))
-    left = old.read_bytes()
-    files.fault = at("a", "write")
-    moving.index.hold([update(3, 0, [8])])
-    moving.index.sync()
-    files.fault = None
-    moving.index.hold([update(4, 0, [9], generation=1)])
-    moving.index.sync()
-    moving.index.close()
-    old.write_bytes(left)
+    leave_both_files(directories, [update(4, 0, [9], generation=1)])
     record = Path(directories[1], index_files.FILE_NAME)
     record.write_bytes(record.read_bytes()[:-1])
     again = Moving(directories)

@@ -42,7 +42,7 @@ class Recovery:
             todo += self.perform(todo.pop(0))
         return self.outcome
 
-    def perform(self, effect):
+    def perform(self, effect: object) -> list[effects.RecoveryEffect]:
         core = self.core
         if isinstance(effect, effects.WriteMetadata):
             return core.on_metadata_written(effect.metadata, effect.expected_version + 1)

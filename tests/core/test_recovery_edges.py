@@ -112,7 +112,7 @@ def test_later_windows_are_read_from_the_bookies_that_were_fenced_whatever_booki
         def perform(self, effect: object) -> list[effects.RecoveryEffect]:
             if isinstance(effect, effects.RewriteEntries):
                 self.core.on_ensemble_changed((Fragment(0, ("b7", "b8", "b9")),))
-            return super().perform(effect)  # type: ignore[no-any-return]
+            return super().perform(effect)
 
     recovery = Changing({bookie: list(range(20)) for bookie in BOOKIES})
     recovery.run()
@@ -128,7 +128,7 @@ def test_window_has_room_for_entries_as_large_as_the_largest_one_before() -> Non
             if isinstance(effect, effects.RewriteEntries):
                 self.windows.append(len(effect.payloads))
                 return self.core.on_rewritten()
-            return super().perform(effect)  # type: ignore[no-any-return]
+            return super().perform(effect)
 
         def answer(self, effect: effects.RecoveryRead) -> list[effects.RecoveryEffect]:
             ids = effect.entry_ids
