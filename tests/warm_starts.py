@@ -169,7 +169,6 @@ def _start(self: Any, *arguments: Any) -> None:
     variables = dict(os.environ if env is None else env)
     if not _client.can_start(command, variables):
         return _execute_child(self, *arguments)
-    sys.audit("subprocess.Popen", command[0], command, named["cwd"], env)
     pipes = [named[name] for name in ("p2cread", "c2pwrite", "errwrite")]
     request = _Request(
         os.getpid(),
