@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import itertools
+import pickle
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class Scene:
         self.deleted.add(ledger_id)
 
     def copied(self) -> Scene:
-        return Scene(copy.deepcopy(self.server), set(self.deleted), self.reader)
+        return Scene(pickle.loads(pickle.dumps(self.server)), set(self.deleted), self.reader)
 
 
 Operation = Callable[[Scene, LogStore], Awaitable[object]]
