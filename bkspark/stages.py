@@ -10,13 +10,12 @@
     source.planned     the partitions of a micro-batch are planned
     source.read        a task of a micro-batch has received entries of its partition that Spark does not have
 
-The variable BKSPARK_STAGES names a function, `module:function`, that is called with the stage's name. Within a process,
-`listening` names one for a time. Without either nothing happens.
+The variable BKSPARK_STAGES names a function, `module:function`, that is called with the stage's name. Without it
+nothing happens.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -27,33 +26,23 @@ VARIABLE = "BKSPARK_STAGES"
 _Item = TypeVar("_Item")
 
 
-def _listener() -> Callable[[str], None] | None:
+def _named() -> Callable[[str], None] | None:
     target = os.environ.get(VARIABLE)
     if not target:
         return None
     module, _, function = target.partition(":")
-    listener: Callable[[str], None] = getattr(importlib.import_module(module), function)
-    return listener
+    found: Callable[[str], None] = getattr(importlib.import_module(module), function)
+    return found
 
 
-_listen = _listener()
-
-
-@contextlib.contextmanager
-def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """While inside, call `listener` with the stages that this process reaches, instead of the variable's function."""
-    global _listen
-    before, _listen = _listen, listener
-    try:
-        yield
-    finally:
-        _listen = before
+listener: Callable[[str], None] | None = _named()
+"""Called with each stage that this process reaches."""
 
 
 def reach(stage: str) -> None:
     """Report that this process has reached a stage."""
-    if _listen is not None:
-        _listen(stage)
+    if listener is not None:
+        listener(stage)
 
 
 def reached_by_each(stage: str, items: Iterable[_Item]) -> Iterator[_Item]:

@@ -80,7 +80,8 @@ class PendingEntries:
 
     def withdraw(self, bit: np.uint64) -> None:
         """Withdraw all votes of a slot, given as a mask: its bookie was replaced or begins again."""
-        self._votes[: self.count] &= ~bit
+        votes = self.votes
+        votes &= ~bit
 
     def release(self, slots: Slots) -> bool:
         """Acknowledge the longest prefix of pending entries that Qa bookies have; return whether there is one."""

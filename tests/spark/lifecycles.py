@@ -22,6 +22,7 @@ from bkspark.spark import committers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stream import BookKeeperStreamReader
 from bkspark.spark.write import BookKeeperStreamWriter, BookKeeperWriter
+from tests.planting import replaced
 
 SCHEMA = StructType().add("value", "string")
 COMMIT_STAGES = ("commit.begun", "commit.appended", "commit.published", "commit.done")
@@ -38,7 +39,7 @@ def crash_at(stage: str | None) -> Iterator[None]:
         if name == stage:
             raise CrashError
 
-    with stages.listening(reached):
+    with replaced(stages, "listener", reached):
         yield
 
 

@@ -17,6 +17,7 @@ from bkspark.spark.committers import forget_committers
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.routed_write import RoutedDestination
 from tests.cluster import Cluster
+from tests.planting import replaced
 from tests.spark.log_changes import DELETE, MAKE_AGAIN, REPLACE_SCHEMA, TRUNCATE, LogChanges, log_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -111,7 +112,7 @@ def in_the_middle(write: Write) -> Iterator[Callable[[str], None]]:
         if stage == "commit.appended" and left:
             write.act(left.pop())
 
-    with stages.listening(act):
+    with replaced(stages, "listener", act):
         yield left.append
 
 
