@@ -59,7 +59,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     limiter = log_output.log_to_stderr()
     found: Mapping[str, str] = {}
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = argument_parser().parse_args(argv)
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         if arguments.instances is not None:
@@ -215,7 +215,8 @@ def _check_credentials(configuration: Configuration) -> None:
         trace_output.check()
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments of one bookie."""
     parser = ServerParser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
     add_configuration(parser)
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')

@@ -13,7 +13,7 @@ import pytest
 from tests.layering import PACKAGES
 from tests.sources import GROUP, python_files
 from tests.structure.fields import raising_methods, undocumented_fields
-from tests.structure.helpers import imports_from_tests
+from tests.structure.helpers import imports_from_tests, private_imports
 from tests.structure.hops import ROOT
 from tests.structure.meanings import glossary_terms, unexplained_fields
 from tests.structure.sizes import methods_of_classes
@@ -165,3 +165,23 @@ def test_an_import_from_a_test_module_is_found(tmp_path: Path, name: str, source
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / name).write_text(source)
     assert bool(imports_from_tests(tmp_path)) == is_found
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    assert private_imports(ROOT, [*PACKAGES, "tests", "benchmarks", "examples"]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "is_found"),
+    [
+        ("test_a.py", "from bkspark.log.log import _told", True),
+        ("helper.py", "from tests.helper import (\n    Public,\n    _Private,\n)", True),
+        ("helper.py", "from tests.helper import (\n    public_name,\n)\n\n_private = 1", False),
+        ("helper.py", "from tests.helper import one\n\nfrom other import _of_another_project", False),
+        ("planted_logs.py", "from bkspark.log.log import _told", False),
+    ],
+)
+def test_an_import_of_a_private_name_is_found(tmp_path: Path, name: str, source: str, is_found: bool) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / name).write_text(source)
+    assert bool(private_imports(tmp_path, ["tests"])) == is_found

@@ -32,7 +32,7 @@ def locate(arguments: argparse.Namespace) -> int:
     from bkspark.blocking import run
 
     with connect(arguments) as client:
-        found = run(lambda: _located(client.asynchronous, arguments.ledger, ledger_password(arguments)))
+        found = run(lambda: located(client.asynchronous, arguments.ledger, ledger_password(arguments)))
     is_complete = all(each["problem"] is None and not each["missing"] for each in found)
     if arguments.json:
         print_json({"ledger": arguments.ledger, "complete": is_complete, "copies": found})
@@ -57,7 +57,7 @@ def _some(entries: list[int]) -> str:
     return ", ".join(map(str, entries)) + (", ..." if len(entries) == MISSING_NAMED_MAX else "")
 
 
-async def _located(client: Cluster, ledger_id: int, password: bytes) -> list[dict[str, Any]]:
+async def located(client: Cluster, ledger_id: int, password: bytes) -> list[dict[str, Any]]:
     """Return a record for each copy of each fragment."""
     import asyncio
 

@@ -131,7 +131,7 @@ class RoutedCommits:
         Raises:
             VersionPublished: another query or job has published it under the name.
         """
-        record = await self.record_at(_record_path(publisher.name))
+        record = await self.record_at(record_path(publisher.name))
         return is_repetition(record.last_epochs, "a routed commit", publisher)
 
     async def publish(
@@ -161,7 +161,7 @@ class RoutedCommits:
             if publisher is None:
                 # The commit took effect whether or not this succeeds: its job must not be repeated.
                 with contextlib.suppress(MetadataError):
-                    await self._heads.remove([_record_path(owner_id)])
+                    await self._heads.remove([record_path(owner_id)])
         return is_new
 
     async def _forget(self, part: Part) -> None:
@@ -240,7 +240,7 @@ class _Commit:
         self._fence = fence
         self._token = new_token()
         """In the record and in every head that the commit changes: it finds its own writes again by it. Constant."""
-        self._path = _record_path(owner_id if publisher is None else publisher.name)
+        self._path = record_path(owner_id if publisher is None else publisher.name)
         self._prepared: dict[str, _Prepared] = {}
         """The parts whose operations are ready, by log. A part is removed if its log has changed meanwhile."""
         self._is_uncertain = False
@@ -440,7 +440,8 @@ def _check_size(operations: Sequence[Operation], logs: int) -> None:
         )
 
 
-def _record_path(name: str) -> str:
+def record_path(name: str) -> str:
+    """Return the metadata node that has the record of an owner of routed commits."""
     return f"{ROUTED_ROOT}/{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 

@@ -68,13 +68,13 @@ async def _leaves(tree: Tree, root: str, firsts: Sequence[str], depth: int, afte
         if below > 1:
             stack += [f"{path}/{name}" for name in reversed(names) if _FOLDER.fullmatch(name)]
             continue
-        ids = _leaf_ids(number * SPAN_IDS, names)
+        ids = leaf_ids(number * SPAN_IDS, names)
         ids = ids[ids > after]
         if len(ids):
             yield number, ids
 
 
-def _leaf_ids(base: int, names: Sequence[str]) -> np.ndarray:
+def leaf_ids(base: int, names: Sequence[str]) -> np.ndarray:
     """Return the ids of a leaf's names, which are ascending; other names are left out."""
     if base + SPAN_IDS - 1 <= LEDGER_ID_MAX and set(map(len, names)) == {_LEAF_NAME_BYTES}:
         octets = np.frombuffer("".join(names).encode("ascii", "replace"), np.uint8).reshape(-1, _LEAF_NAME_BYTES)

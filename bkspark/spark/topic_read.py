@@ -210,7 +210,7 @@ async def with_schemas(
     return found
 
 
-def _together(found: Iterator[tuple[LedgerRead, EntryBatch]]) -> Iterator[tuple[LedgerRead, EntryBatch]]:
+def together(found: Iterator[tuple[LedgerRead, EntryBatch]]) -> Iterator[tuple[LedgerRead, EntryBatch]]:
     """Yield the same entries, with consecutive small batches joined. A batch is yielded before the next one is read, so
     that few pieces of memory are in use."""
     memory = ReusedMemory()
@@ -270,7 +270,7 @@ def read_topics(partition: InputPartition, schema: StructType, options: SourceOp
 
     def batches() -> Iterator[pa.RecordBatch]:
         decoders: dict[str, TopicDecoder] = {}
-        for read, entries in _together(scanned(task, fail_on_data_loss=options.fail_on_data_loss)):
+        for read, entries in together(scanned(task, fail_on_data_loss=options.fail_on_data_loss)):
             if read.log not in decoders:
                 decoders[read.log] = rows.for_topic(read.log, task.facts[read.log], look_back)
             yield from decoders[read.log].batches(entries)

@@ -408,7 +408,7 @@ class TopicView:
         # The plan of the tasks reports a closed ledger that ends before its list says.
         end = reader.last_entry + 1 if reader.is_closed else entries.end_entry
         async for batch in self._stored(found, reader, entries.first_entry, end):
-            _take_transactions(found, batch)
+            take_transactions(found, batch)
         return end
 
     def _warn_of_transactions(self) -> None:
@@ -485,7 +485,7 @@ class TopicView:
             ) from None
 
 
-def _take_transactions(found: Transactions, batch: EntryBatch) -> None:
+def take_transactions(found: Transactions, batch: EntryBatch) -> None:
     """Record the transactions in a batch. Malformed entries are passed over: the tasks that read them report them."""
     is_malformed = np.ones(len(batch), bool)
     for entries in well_formed(batch):

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     try:
-        arguments = _parser().parse_intermixed_args(argv)
+        arguments = argument_parser().parse_intermixed_args(argv)
         files = ReadOnlyFiles()
         dump = Dump(files, arguments.kind, _sources(files, arguments), _selection(arguments))
         if arguments.payloads is None:
@@ -75,7 +75,8 @@ def _main(argv: Sequence[str]) -> int:
         return fail(_PROGRAM, "interrupted", 1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments of `bkspark dump`."""
     parser = ServerParser(prog=_PROGRAM, description="Print a bookie's files and check them; see bkspark dump --help.")
     parser.add_argument("kind", choices=list(places.KINDS), metavar="|".join(places.KINDS))
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory of a bookie, or its folder")

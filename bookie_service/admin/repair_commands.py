@@ -82,7 +82,7 @@ def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
 def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     limiter = log_output.log_to_stderr()
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = argument_parser().parse_args(argv)
         configuration = load(arguments.config, settings(arguments))
         log_output.use(configuration.log_level, configuration.log_format)
         command = _COMMANDS[arguments.command]
@@ -102,7 +102,8 @@ async def _logged(limiter: LogLimiter, command: Callable[[], Coroutine[Any, Any,
     return await command()
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments of the commands that repair a bookie's files."""
     parser = ServerParser(prog=PROGRAM)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for name in _COMMANDS:

@@ -20,7 +20,7 @@ from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.logs.entry_log import EntryLogs
-from bookie_service.storage.logs.log_appenders import _Part
+from bookie_service.storage.logs.log_appenders import AppendPart
 from tests.bookie.changing import add
 from tests.bookie.flushes import CountedLock
 from tests.bookie.stepped_twins import twin_of
@@ -87,7 +87,7 @@ def test_copies_that_run_at_once_are_counted_together() -> None:
 
 
 def test_part_of_a_flush_is_ended_by_one_side() -> None:
-    part = _Part()
+    part = AppendPart()
     lock = locked(part, "_lock")
     assert times_taken(lock, part.ends) == [1]
     assert not part.ends()

@@ -123,9 +123,9 @@ def test_empty_name_is_a_usage_error(command, action, capfd):
 
 PARSERS = {
     "bkspark": build_parser(),
-    "bookie_service": process._parser(),
-    "dump": dump._parser(),
-    "repair": repair_commands._parser(),
+    "bookie_service": process.argument_parser(),
+    "dump": dump.argument_parser(),
+    "repair": repair_commands.argument_parser(),
 }
 TYPES = {
     action.type: f"{program} {command} {action.dest}"

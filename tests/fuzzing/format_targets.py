@@ -38,7 +38,7 @@ from bookie_service.storage.journal.replay import replay_journal
 from bookie_service.storage.logs.log_scan import LogScan
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.fuzzing.target import Draw, Target
-from tests.fuzzing.wire_targets import _framed, _stored_entry
+from tests.fuzzing.wire_targets import framed, stored_entry
 
 _KEY = bytes(range(20))
 _CRC_BYTES = 4
@@ -154,7 +154,7 @@ def _whole_journal(draw: Draw) -> bytes:
     while not draw.is_empty and len(text) < 8192:
         kind, is_whole, body = draw.below(8), draw.below(4) > 0, draw.blob(96)
         if kind == RecordKind.ENTRIES and draw.flag():
-            body = _framed(_stored_entry(7, draw.below(9), body))
+            body = framed(stored_entry(7, draw.below(9), body))
         count = draw.choice((0, 1, 2, len(body) // 28, len(body) // 8))
         synced = draw.choice((0, synced, len(text), len(text) + 1))
         head = journal.encode_record_header(
@@ -229,7 +229,7 @@ def _log_file(data: bytes) -> list[Finding]:
     items = bytearray()
     while not draw.is_empty and len(items) < 8192:
         kind, blob = draw.below(4), draw.blob(80)
-        items += blob if kind == 0 else _framed(blob if kind == 1 else _stored_entry(7, draw.below(9), blob, judged))
+        items += blob if kind == 0 else framed(blob if kind == 1 else stored_entry(7, draw.below(9), blob, judged))
     text = entry_log.encode_header(5) + items
     if has_map:
         table = entry_log.encode_map(np.array([7]), np.array([len(items)]))

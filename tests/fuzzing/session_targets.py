@@ -32,7 +32,7 @@ from bookie_service.storage.io.framed_entries import FramedEntries
 from tests.crash.history import History
 from tests.crash.twins import BookieTwin, Setup, TakingClient
 from tests.fuzzing.target import Draw, Target
-from tests.fuzzing.wire_targets import _framed, _stored_entry, _v2_request_seeds, _v3_request_seeds
+from tests.fuzzing.wire_targets import framed, stored_entry, v2_request_seeds, v3_request_seeds
 
 _LEDGER = 7
 _DIGEST = EntryDigest(DigestType.CRC32C, b"")
@@ -196,7 +196,7 @@ def _answers_are_frames(served: tuple[BookieTwin, list[_Peer]]) -> None:
             elif body[0] != v2.VERSION:
                 assert int.from_bytes(body[4:8], "big", signed=True) == v2.code_of(Status.EBADVERSION)
             elif body[1:2] != bytes((v2.AUTH,)):
-                v2.decode_replies(_framed(body), scan_frames(_framed(body), len(body) + 4))
+                v2.decode_replies(framed(body), scan_frames(framed(body), len(body) + 4))
     twin.settle()
     BookieTwin(twin.disk, twin.setup, History())
 
@@ -207,11 +207,11 @@ def _session(*pieces: bytes) -> bytes:
 
 
 def _server_seeds() -> Iterator[bytes]:
-    for seeds in (_v2_request_seeds, _v3_request_seeds):
+    for seeds in (v2_request_seeds, v3_request_seeds):
         frames = list(seeds())
         yield from (_session(frame) for frame in frames)
         yield _session(b"".join(frames))
-    yield _session(*[piece for frame in list(_v2_request_seeds())[:3] for piece in (frame[:9], frame[9:])])
+    yield _session(*[piece for frame in list(v2_request_seeds())[:3] for piece in (frame[:9], frame[9:])])
 
 
 # ---- the client ----
@@ -332,8 +332,8 @@ def _pieces(data: bytes) -> bytes:
 
 
 def _v2_answer_seeds() -> Iterator[bytes]:
-    entries = [_stored_entry(_LEDGER, entry_id, b"payload") for entry_id in range(3, 9)]
-    items = _framed(*entries[:4])
+    entries = [stored_entry(_LEDGER, entry_id, b"payload") for entry_id in range(3, 9)]
+    items = framed(*entries[:4])
     batch = v2.encode_batch_reply_head(_LEDGER, 3, 0, 0, len(items)) + items
     reads = b"".join(v2.encode_read_reply_head(_LEDGER, 3 + i, len(it)) + it for i, it in enumerate(entries[:4]))
     last = v2.encode_read_reply_head(_LEDGER, -1, len(entries[-1])) + entries[-1]
@@ -343,9 +343,9 @@ def _v2_answer_seeds() -> Iterator[bytes]:
 
 
 def _v3_answer_seeds() -> Iterator[bytes]:
-    entries = [_stored_entry(_LEDGER, entry_id, b"payload") for entry_id in range(3, 7)]
+    entries = [stored_entry(_LEDGER, entry_id, b"payload") for entry_id in range(3, 7)]
     sizes = np.array([len(entry) + 4 for entry in entries])
-    placed = FramedEntries(3, _framed(*entries), sizes).placed(3)
+    placed = FramedEntries(3, framed(*entries), sizes).placed(3)
     reads = bytes(v3_reads.encode_read_responses(np.arange(4), np.array([_LEDGER]), placed, np.array([2])))
     adds = v3.encode_add_responses(np.arange(4), np.zeros(4, np.int64), np.full(4, _LEDGER), np.arange(4))
     others = b""

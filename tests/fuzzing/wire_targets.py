@@ -30,7 +30,8 @@ KEY = master_key(b"")
 _LIMITS = (0, 24, 1 << 20)
 
 
-def _framed(*bodies: bytes) -> bytes:
+def framed(*bodies: bytes) -> bytes:
+    """Return bodies one after the other, each after its length."""
     return b"".join(len(body).to_bytes(LENGTH_BYTES, "big") + body for body in bodies)
 
 
@@ -142,7 +143,8 @@ def _reply_rows(data: bytes, table: FrameTable) -> list[tuple[int, ...]]:
     return rows
 
 
-def _v2_request_seeds() -> Iterator[bytes]:
+def v2_request_seeds() -> Iterator[bytes]:
+    """Yield frames of requests of each V2 kind."""
     digest = EntryDigest(DigestType.CRC32C, b"")
     batch = EntryBatch.of([b"one", b"two"], ledger_id=7, first_entry=3)
     adds = bytes(v2.encode_adds(batch, 2, 10, digest, KEY).buffer)
@@ -155,17 +157,18 @@ def _v2_request_seeds() -> Iterator[bytes]:
 
 
 def _v2_reply_seeds() -> Iterator[bytes]:
-    entry = _stored_entry(7, 3, b"payload")
+    entry = stored_entry(7, 3, b"payload")
     ids = np.array([3, 4, 5])
     yield v2.encode_replies(v2.ADD, 0, np.full(3, 7), ids)
     yield v2.encode_add_reply(7, 3)
     yield v2.encode_read_reply_head(7, 3, len(entry)) + entry
-    items = _framed(entry, _stored_entry(7, 4, b""))
+    items = framed(entry, stored_entry(7, 4, b""))
     yield v2.encode_batch_reply_head(7, 3, 1, 0, len(items)) + items
     yield v2.encode_replies(v2.READ, v2.Status.ENOENTRY, np.full(3, 7), ids)
 
 
-def _stored_entry(ledger_id: int, entry_id: int, payload: bytes, kind: DigestType = DigestType.CRC32C) -> bytes:
+def stored_entry(ledger_id: int, entry_id: int, payload: bytes, kind: DigestType = DigestType.CRC32C) -> bytes:
+    """Return an entry as a bookie stores it: with its header and its digest."""
     batch = EntryBatch.of([payload], ledger_id=ledger_id, first_entry=entry_id)
     return bytes(EntryDigest(kind, b"").seal(batch, entry_id - 1, 0).buffer)[LENGTH_BYTES:]
 
@@ -293,7 +296,8 @@ def _v3_responses(data: bytes) -> None:
         _outcome(lambda first=first: v3.decode_response(bodies[first]))
 
 
-def _v3_request_seeds() -> Iterator[bytes]:
+def v3_request_seeds() -> Iterator[bytes]:
+    """Yield frames of V3 requests."""
     batch = EntryBatch.of([b"one", b"three"], ledger_id=7, first_entry=300)
     sealed = EntryDigest(DigestType.CRC32C, b"").seal(batch, 2, 10)
     yield bytes(v3.encode_adds(sealed, 7, 1, KEY).buffer)
@@ -340,8 +344,8 @@ def _v3_response_seeds() -> Iterator[bytes]:
     yield v3.encode_add_responses(ids, statuses, ledgers, ids)
     yield v3.encode_add_responses(ids, np.full(3, 504), ledgers, ids, last_synced=ids)
     yield v3_reads.encode_read_failures(ids, 403, ledgers, ids)
-    entries = [_stored_entry(7, 3, b"one"), _stored_entry(7, 4, b"three")]
-    items = _framed(*entries)
+    entries = [stored_entry(7, 3, b"one"), stored_entry(7, 4, b"three")]
+    items = framed(*entries)
     sizes = np.array([len(entry) + LENGTH_BYTES for entry in entries])
     placed = FramedEntries(3, items, sizes).placed(3)
     yield bytes(v3_reads.encode_read_responses(ids[:2], np.array([7]), placed, None))
@@ -546,16 +550,16 @@ def _offsets_encode_again(offsets: np.ndarray | None) -> None:
 _REFUSED = (ProtocolError,)
 
 TARGETS = (
-    Target("wire-frames", _scan, (), _are_equal, lambda: [b"\2\0" + _framed(b"abc", b"abc", b"", b"x" * 9)]),
-    Target("wire-items", _split, (), _are_equal, lambda: [_framed(*[b"abcd"] * 6), _framed(b"", b"a", b"bc")]),
-    Target("wire-v2-requests", _v2_requests, _REFUSED, _are_equal, _v2_request_seeds),
+    Target("wire-frames", _scan, (), _are_equal, lambda: [b"\2\0" + framed(b"abc", b"abc", b"", b"x" * 9)]),
+    Target("wire-items", _split, (), _are_equal, lambda: [framed(*[b"abcd"] * 6), framed(b"", b"a", b"bc")]),
+    Target("wire-v2-requests", _v2_requests, _REFUSED, _are_equal, v2_request_seeds),
     Target("wire-v2-replies", _v2_replies, _REFUSED, _are_equal, _v2_reply_seeds),
     Target("wire-v2-built", _v2_built, (), None, lambda: [bytes(range(64))]),
-    Target("wire-v3-requests", _v3_requests, _REFUSED, None, _v3_request_seeds),
+    Target("wire-v3-requests", _v3_requests, _REFUSED, None, v3_request_seeds),
     Target("wire-v3-responses", _v3_responses, _REFUSED, None, _v3_response_seeds),
     Target("wire-v3-built", _v3_built, (), None, lambda: [bytes(range(64)), bytes(range(255, 100, -1))]),
     Target("wire-entries", _open_entries, (), None, lambda: [bytes(range(200)), bytes(300)]),
-    Target("wire-entry", _open_one, (DigestMismatch,), None, lambda: [b"\2\0\7" + _stored_entry(7, 3, b"x")]),
+    Target("wire-entry", _open_one, (DigestMismatch,), None, lambda: [b"\2\0\7" + stored_entry(7, 3, b"x")]),
     Target(
         "wire-lac-packet",
         _open_lac,

@@ -543,6 +543,6 @@ async def test_publishers_that_have_not_published_for_longest_are_forgotten_when
     with changed(routing, "RECORDS_MAX", lambda old: 20):
         assert await logs.commit(Publisher("another", 0), a=101)
     found = await logs.server.session().children(ROUTED_ROOT)
-    records = [routing._record_path(name).rpartition("/")[2] for name in names]
+    records = [routing.record_path(name).rpartition("/")[2] for name in names]
     assert [name for name, record in zip(names, records) if record not in found] == ["q1", "q2"]
     assert len(found) == 19

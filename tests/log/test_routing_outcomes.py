@@ -11,7 +11,7 @@ import pytest
 from bkspark.errors import DataLoss, MetadataError, MetadataFormat
 from bkspark.log.formats import Publisher
 from bkspark.log.heads import CONNECTION_LOSSES_MAX
-from bkspark.log.routing import ROUTED_ROOT, RoutedCommits, _record_path
+from bkspark.log.routing import ROUTED_ROOT, RoutedCommits, record_path
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.tree import ANY_VERSION, Operation, Set, Stat
@@ -55,7 +55,7 @@ class OvertakenTree(TurningTree):
         return await super().get(path)
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
-        if operations[0].path == _record_path(Q0.name) and not self._is_away:
+        if operations[0].path == record_path(Q0.name) and not self._is_away:
             await self._first()
             self._is_away = True
         await super().transaction(operations)
@@ -76,7 +76,7 @@ async def test_commit_that_another_process_precedes_has_published_nothing(logs: 
 async def test_record_of_a_later_version_is_refused(logs: Logs) -> None:
     await logs.commit(Q0, a=1)
     tree = logs.server.session()
-    await tree.set(_record_path(Q0.name), b'{"version":99}', ANY_VERSION)
+    await tree.set(record_path(Q0.name), b'{"version":99}', ANY_VERSION)
     with pytest.raises(MetadataFormat, match="use a newer bkspark"):
         await logs.commit(Publisher("q", 1), a=2)
 
@@ -88,8 +88,8 @@ def test_bytes_that_are_not_a_record_are_refused_by_their_path(data: bytes) -> N
     @in_logs("a")
     async def test(logs: Logs) -> None:
         await logs.commit(Q0, a=1)
-        await logs.server.session().set(_record_path(Q0.name), data, ANY_VERSION)
-        with pytest.raises(MetadataFormat, match=f"{_record_path(Q0.name)} is not a record of routed commits"):
+        await logs.server.session().set(record_path(Q0.name), data, ANY_VERSION)
+        with pytest.raises(MetadataFormat, match=f"{record_path(Q0.name)} is not a record of routed commits"):
             await logs.commit(Publisher("q", 1), a=2)
 
     test()

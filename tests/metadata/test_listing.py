@@ -12,7 +12,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.listing import _leaf_ids
+from bkspark.metadata.listing import leaf_ids
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
@@ -102,7 +102,7 @@ def test_names_of_a_leaf_that_do_not_name_ledgers_are_left_out(base: int, count:
     for names in itertools.product(known, repeat=count):
         numbers = [int(name[1:]) for name in names if re.fullmatch("L[0-9]{4}", name)]
         wanted = [base + number for number in numbers if base + number <= LEDGER_ID_MAX]
-        assert _leaf_ids(base, names).tolist() == wanted, names
+        assert leaf_ids(base, names).tolist() == wanted, names
 
 
 def test_folders_below_the_place_to_begin_at_are_not_read() -> None:

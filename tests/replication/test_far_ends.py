@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkspark.cli.ledger_copies import _located
+from bkspark.cli.ledger_copies import located
 from bkspark.core.holes import held_parts, holes
 from bkspark.core.metadata import Fragment
 from bkspark.errors import NoSuchEntry
@@ -75,7 +75,7 @@ def test_repair_ends_with_the_entry_that_no_bookie_has(tmp_path: Path) -> None:
 def test_copies_are_located(tmp_path: Path) -> None:
     async def test(cluster: InProcessCluster) -> None:
         ledger_id = await closed_at(cluster, 1 << 62)
-        found = await asyncio.wait_for(_located(cluster.client(), ledger_id, b""), TIME_S)
+        found = await asyncio.wait_for(located(cluster.client(), ledger_id, b""), TIME_S)
         assert [(each["expected"], each["missing"]) for each in found] == [((1 << 62) + 1, (1 << 62) + 1 - ENTRIES)] * 3
         assert found[0]["missing_entries"] == [*range(ENTRIES, ENTRIES + 10)]
 

@@ -37,7 +37,7 @@ from bookie_service.replication.drain import Drain, DrainCancelled
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
 from tests.crash.images import Loss
 from tests.simulation.full_cluster import URI, FullBookie
-from tests.simulation.full_repairs import RepairSchedule, _has, _image_of
+from tests.simulation.full_repairs import RepairSchedule, has_entry, image_of
 
 DRAINED_S = 300.0
 """Virtual seconds after the faults in which a drain must end."""
@@ -297,10 +297,10 @@ class DrainSchedule(RepairSchedule):
 
     def _check_durable(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """W1: `stored_entries` names Qw bookies for each entry; each of them must have it on its disk."""
-        images = {name: _image_of(self.cluster.bookie(name)) for name in _named(metadata)}
+        images = {name: image_of(self.cluster.bookie(name)) for name in _named(metadata)}
         digest = EntryDigest(metadata.digest, b"")
         for name, entry_id in self._entries(ledger_id, metadata):
-            if not _has(images[name], digest, ledger_id, entry_id):
+            if not has_entry(images[name], digest, ledger_id, entry_id):
                 self._complain(f"W1: ledger {ledger_id} entry {entry_id}: {name} is named and has no durable copy")
 
     async def _check_served(self) -> None:

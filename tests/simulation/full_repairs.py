@@ -333,9 +333,9 @@ class RepairSchedule(FullSchedule):
             if before == after:
                 continue
             self.swaps += 1
-            target = _image_of(bookies[after])
+            target = image_of(bookies[after])
             for entry_id in stored_entries(old.fragments[row], end_entry, slot, old.write_quorum).tolist():
-                if not _has(target, digest, ledger_id, entry_id):
+                if not has_entry(target, digest, ledger_id, entry_id):
                     self._complain(f"A1, A2: ledger {ledger_id} entry {entry_id}: named {after} does not have it")
 
     def _check_targets(self, ledger_id: int, before: tuple[str, ...], after: tuple[str, ...], quorum: int) -> None:
@@ -388,7 +388,7 @@ class RepairSchedule(FullSchedule):
                         return f"ledger {written.ledger_id} names {name}, which is lost"
                     twin, digest = bookies[name].twin, EntryDigest(metadata.digest, b"")
                     for entry_id in stored_entries(fragment, end_entry, slot, metadata.write_quorum).tolist():
-                        if twin is None or not _has(twin, digest, written.ledger_id, entry_id):
+                        if twin is None or not has_entry(twin, digest, written.ledger_id, entry_id):
                             return f"ledger {written.ledger_id} entry {entry_id}: {name} does not have it"
             is_left = written.writer.metadata.state is LedgerState.OPEN and metadata.state is not LedgerState.CLOSED
             if is_left and any(bookies[name].is_lost for name in metadata.last_fragment.bookies):
@@ -423,7 +423,7 @@ def _put(ensemble: Sequence[str], names: Mapping[int, str]) -> list[str]:
     return [names.get(slot, bookie) for slot, bookie in enumerate(ensemble)]
 
 
-def _image_of(bookie: FullBookie) -> BookieTwin:
+def image_of(bookie: FullBookie) -> BookieTwin:
     """Return a bookie as a loss of power now would leave it; one that is lost for ever, as it was when that happened.
 
     No process can know of a loss between the last acknowledgement and the compare-and-set that names this bookie.
@@ -432,7 +432,8 @@ def _image_of(bookie: FullBookie) -> BookieTwin:
     return BookieTwin(disk, bookie.setup, storage_history.History())
 
 
-def _has(twin: BookieTwin, digest: EntryDigest, ledger_id: int, entry_id: int) -> bool:
+def has_entry(twin: BookieTwin, digest: EntryDigest, ledger_id: int, entry_id: int) -> bool:
+    """Return whether a bookie answers with an entry whose digest is right."""
     status, _, content = twin.read(ledger_id, entry_id)
     if status != Status.EOK:
         return False

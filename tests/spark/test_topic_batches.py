@@ -13,7 +13,7 @@ from bkspark.spark import topic_read, topic_rows
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.partitions import LedgerRead
 from bkspark.spark.topic_columns import topic_schema
-from bkspark.spark.topic_read import _together
+from bkspark.spark.topic_read import together
 from bkspark.spark.topic_rows import TopicRows
 from bkspark.spark.topics import TopicFacts
 from tests.pulsar.entries import Message
@@ -52,7 +52,7 @@ def entries_of(read: LedgerRead, batch: EntryBatch) -> list[tuple[int, int, byte
 )
 def test_batches_are_joined_up_to_the_limit(sizes, counts):
     read = read_of(1)
-    assert [len(batch) for _, batch in _together((read, batch) for batch in batches(*sizes))] == counts
+    assert [len(batch) for _, batch in together((read, batch) for batch in batches(*sizes))] == counts
 
 
 def test_entries_are_decoded_before_more_are_read():
@@ -64,7 +64,7 @@ def test_entries_are_decoded_before_more_are_read():
             asked += 1
             yield read, batch
 
-    assert len(next(_together(stored()))[1]) == asked == 3
+    assert len(next(together(stored()))[1]) == asked == 3
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -78,7 +78,7 @@ def test_every_entry_stays_at_its_place(seed):
             payloads = [chance.randbytes(chance.choice((0, 1, 90, 400, 1500))) for _ in range(chance.randint(1, 3))]
             stored.append((read, EntryBatch.of(payloads, ledger_id, first)))
             first += len(payloads)
-    found = [each for read, batch in _together(iter(stored)) for each in entries_of(read, batch)]
+    found = [each for read, batch in together(iter(stored)) for each in entries_of(read, batch)]
     assert found == [each for read, batch in stored for each in entries_of(read, batch)]
 
 

@@ -22,7 +22,7 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import ReadableSegment
 from bkspark.spark.topic_ledgers import TopicList
 from bkspark.spark.topic_rows import TopicRows
-from bkspark.spark.topic_view import TopicView, _take_transactions
+from bkspark.spark.topic_view import TopicView, take_transactions
 from bkspark.spark.topics import TopicFacts
 from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.world import CountingTree
@@ -267,9 +267,9 @@ def test_open_transaction_after_the_end_does_not_move_it(client: Client) -> None
 def test_many_malformed_entries_in_a_row_do_not_end_the_search_for_transactions() -> None:
     """Each was a call within the one before."""
     found = Transactions()
-    _take_transactions(found, EntryBatch.of([*[b"?"] * 3000, of(1), *[b"?"] * 10, of(2)], 5))
+    take_transactions(found, EntryBatch.of([*[b"?"] * 3000, of(1), *[b"?"] * 10, of(2)], 5))
     assert found.stop == EntryPosition(5, 3000)
-    _take_transactions(found, EntryBatch.of([marker(22, (0, 1)), b"?"], 6))
+    take_transactions(found, EntryBatch.of([marker(22, (0, 1)), b"?"], 6))
     assert found.stop == EntryPosition(5, 3011)
 
 
@@ -278,7 +278,7 @@ def test_malformed_entries_cost_no_more_steps_where_there_are_more_of_them(many:
     def steps(count: int) -> int:
         found = Transactions()
         batch = EntryBatch.of([*[*numbered(1), many] * count, *[many] * count, of(2)], 5)
-        calls = calls_of(lambda: _take_transactions(found, batch))
+        calls = calls_of(lambda: take_transactions(found, batch))
         assert found.stop == EntryPosition(5, 3 * count)
         return calls
 

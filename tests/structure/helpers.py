@@ -1,13 +1,34 @@
-"""Which test modules import from others. What several of them need belongs into a module without tests."""
+"""Which modules import what others keep to themselves: names with an underscore, and helpers of test modules."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.sources import python_files
 
 _IMPORT = re.compile(r"^[ ]*from (tests[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+_PRIVATE = re.compile(
+    r"^[ ]*from ((?:bkspark|bookie_service|bkspark_console|tests|benchmarks)[\w.]*) import "
+    r"(?:\([^)]*?|.*?)(?<!\w)(_[a-z]\w*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def private_imports(root: Path, packages: Iterable[str]) -> list[str]:
+    """Return a line for each import of a private name of another module of this repository.
+
+    Planted defects change what is private: their modules (`planted*.py`) may import it.
+    """
+    found = []
+    for path in python_files(root, packages):
+        source = path.read_text()
+        if not path.stem.startswith("planted"):
+            for match in _PRIVATE.finditer(source):
+                line = source.count("\n", 0, match.start(2)) + 1
+                found.append(f"{path.relative_to(root)}:{line}: {match[1]}.{match[2]}")
+    return found
 
 
 def imports_from_tests(root: Path) -> list[str]:

@@ -62,7 +62,7 @@ def flush_appender(
     return DirectoryAppenders(logs, options, directories, disks)
 
 
-class _Part:
+class AppendPart:
     """One directory's part of a flush. Either its thread finishes it, or the flush continues without it."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class _Write:
     def _write(self, rows: np.ndarray, usable: Sequence[int]) -> np.ndarray:
         """Write items to some directories; return the rows that other directories must write."""
         shares = self._shares(rows, usable)
-        parts = {place: _Part() for place in shares}
+        parts = {place: AppendPart() for place in shares}
         futures = self._disks.run(
             {place: partial(self._write_part, place, share, parts[place]) for place, share in shares.items()}
         )
@@ -231,7 +231,7 @@ class _Write:
         places = np.where(np.isin(places, list(usable)), places, substitute)
         return {place: rows[places == place] for place in np.unique(places).tolist()}
 
-    def _write_part(self, place: int, rows: np.ndarray, part: _Part) -> np.ndarray:
+    def _write_part(self, place: int, rows: np.ndarray, part: AppendPart) -> np.ndarray:
         """Write items to one directory, on its thread; return their positions. Raises OSError: see `write`."""
         appender = self._appenders[place]
         try:
