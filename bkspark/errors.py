@@ -153,9 +153,9 @@ class NodeExists(MetadataError):
 
 
 class SessionExpired(MetadataError):
-    """The metadata session ended: its ephemeral nodes are gone, and what this client owned by them is lost."""
+    """The metadata session ended. The locks and registrations that this client held in it are gone."""
 
-    remedy = "try again: a new session begins by itself"
+    remedy = "try again: the client begins a new session by itself"
 
 
 class MetadataAccessDenied(MetadataError):
@@ -209,7 +209,7 @@ class LogExists(BookKeeperError):
 
 
 class VersionPublished(BookKeeperError):
-    """Another query, or a job without one, published this version of a name, and this write was not published.
+    """Another query or job has already published this version under this name. This write was not published.
 
     `last_version` is the name's last version.
     """
@@ -314,7 +314,7 @@ class TooManyRequests(BookKeeperError):
     """One bookie, or the client itself, accepts no more requests for now; the refused request had no effect."""
 
     code = -105
-    remedy = "wait, and ask for less at once"
+    remedy = "wait, and send fewer requests at once"
 
 
 class RequestTimeout(BookKeeperError):
@@ -335,11 +335,13 @@ class DataLoss(BookKeeperError):
     """Data at a stored position no longer exists."""
 
     code = -13
-    remedy = "find out what truncated or deleted it; begin at what is left (failOnDataLoss)"
+    remedy = (
+        "find out what truncated or deleted it; read from the first position that is left (Spark: failOnDataLoss=false)"
+    )
 
 
 class MalformedPayload(BookKeeperError):
-    """An entry is intact, but its payload does not hold what the format or the schema demands."""
+    """An entry is intact, but its payload does not fit the format or the schema."""
 
     code = -999
     remedy = "check payloadFormat and the schema against what was written"
