@@ -144,7 +144,7 @@ def _reply_rows(data: bytes, table: FrameTable) -> list[tuple[int, ...]]:
 
 
 def v2_request_seeds() -> Iterator[bytes]:
-    """Yield frames of requests of each V2 kind."""
+    """Yield frames of V2 requests."""
     digest = EntryDigest(DigestType.CRC32C, b"")
     batch = EntryBatch.of([b"one", b"two"], ledger_id=7, first_entry=3)
     adds = bytes(v2.encode_adds(batch, 2, 10, digest, KEY).buffer)
