@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bkspark.errors import ConfigurationError
@@ -243,6 +243,13 @@ def moment(value: str) -> int:
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
     return max(0, milliseconds_of(parsed))
+
+
+def moment_shown(ms: int) -> str:
+    """Return a value of `moment` as shown in a message."""
+    if ms < 0:
+        return f"{-ms} ms ago"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _mistaken(number: int) -> str:
