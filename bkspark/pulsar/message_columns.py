@@ -29,6 +29,9 @@ ENCRYPTION = pa.struct(
         "compression": pa.string(),
         "uncompressedSize": pa.int64(),
         "messages": pa.int32(),
+        "chunkUuid": pa.string(),
+        "chunk": pa.int32(),
+        "chunks": pa.int32(),
     }
 )
 _TIME = pa.timestamp("us", "UTC")
@@ -336,7 +339,9 @@ def transactions(messages: Messages) -> pa.Array:
 
 def encryptions(messages: Messages) -> pa.Array:
     """Return what is known of encrypted messages; null for all others. `dataKeys` has the key of the payload, encrypted
-    with each of the named `keys`, in their order: who holds one of these can decrypt it."""
+    with each of the named `keys`, in their order: who holds one of these can decrypt it. Each chunk of a message is
+    encrypted by itself: `chunkUuid` names the message, `chunk` counts from 0. In other messages these are null.
+    """
     entries, rows = messages.entries, messages.entry
     metadata = entries.metadata
     found = _of_rows(metadata.occurrences(entry_fields.ENCRYPTION_KEYS), rows, len(entries))
@@ -355,6 +360,7 @@ def encryptions(messages: Messages) -> pa.Array:
             cells.append(None)
             continue
         codec = int(entries.compressions[row])
+        is_chunk = bool(entries.is_chunk[row])
         cells.append(
             {
                 "keys": [name for name, _ in by_row[row]],
@@ -364,6 +370,9 @@ def encryptions(messages: Messages) -> pa.Array:
                 "compression": NAMES[codec] if 0 <= codec < len(NAMES) else str(codec),
                 "uncompressedSize": int(metadata.value(entry_fields.UNCOMPRESSED_SIZE)[row] & 0xFFFF_FFFF),
                 "messages": int(metadata.int32(entry_fields.BATCH_MESSAGES)[row]) if entries.is_batch[row] else 1,
+                "chunkUuid": entries.text(entry_fields.UUID, row) if is_chunk else None,
+                "chunk": int(metadata.int32(entry_fields.CHUNK)[row]) if is_chunk else None,
+                "chunks": int(metadata.int32(entry_fields.CHUNKS)[row]) if is_chunk else None,
             }
         )
     return pa.array(cells, ENCRYPTION)

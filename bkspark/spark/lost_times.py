@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
 from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.log.positions import BEGINNING, EARLIEST
 from bkspark.log.snapshot import LogSnapshot
+from bkspark.spark.option_values import time_shown
 from bkspark.spark.options import SourceOptions
 from bkspark.wall_clock import wall_clock_ms
 
@@ -33,13 +33,14 @@ def check_times(options: SourceOptions, snapshot: LogSnapshot, until_ms: int) ->
     if not begins_at_a_time and options.offset_of(snapshot.name, "startingOffsets") not in (None, EARLIEST):
         return  # a position that the log still has: nothing after it is lost
     lost = (
-        f"log {snapshot.name} was truncated, expired or overwritten, and has no entries from before {_shown(until_ms)}"
+        f"log {snapshot.name} was truncated, expired or overwritten, and has no entries from before "
+        f"{time_shown(until_ms)}"
     )
     if begins_at_a_time or not options.fail_on_data_loss:
         _log.warning("%s: none are read", lost)
         return
     raise DataLoss(
-        f"option 'endingTimestamp': {lost}: use a time after {_shown(first.ms)}, or allow the loss "
+        f"option 'endingTimestamp': {lost}: use a time after {time_shown(first.ms)}, or allow the loss "
         "(failOnDataLoss=false)"
     )
 
@@ -53,8 +54,9 @@ def check_has_begun(log: str, since_ms: int, now_ms: int) -> None:
     would return what enters the log before that time, too."""
     if since_ms > now_ms + CLOCKS_DIFFER_MS:
         raise ConfigurationError(
-            f"option 'startingTimestamp' is {_shown(since_ms)}, which is in the future, and log {log} has no entry of "
-            "that time: a stream would return earlier entries, too; use a time up to now, or startingOffsets=latest"
+            f"option 'startingTimestamp' is {time_shown(since_ms)}, which is in the future, and log {log} has no "
+            "entry of that time: a stream would return earlier entries, too; use a time up to now, or "
+            "startingOffsets=latest"
         )
 
 
@@ -71,11 +73,7 @@ def reference_ms(options: SourceOptions) -> int:
         since_ms, until_ms = (moment if moment >= 0 else now_ms + moment for moment in (since, until))
         if since_ms >= until_ms:
             raise ConfigurationError(
-                f"option 'startingTimestamp' is {_shown(since_ms)} now, which is not before 'endingTimestamp', "
-                f"{_shown(until_ms)}, so nothing would be read: use a time before that"
+                f"option 'startingTimestamp' is {time_shown(since_ms)} now, which is not before 'endingTimestamp', "
+                f"{time_shown(until_ms)}, so nothing would be read: use a time before that"
             )
     return now_ms
-
-
-def _shown(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

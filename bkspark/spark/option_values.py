@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bkspark.errors import ConfigurationError
@@ -27,6 +27,9 @@ ENTRY_BYTES_MAX = 4 * MIB
 """Greatest target for an entry of many rows: with head and digest it stays below Apache's default frame of 5 MiB."""
 DURATION_MS_MAX = 36_500 * 86_400_000
 """Greatest time in an option, a hundred years: beyond it clocks and floats overflow."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOMENT_MS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+"""Greatest time in an option, the end of the year 9999: later ones, which a zone can make, cannot be shown."""
 Offset = str | int | dict[str, Any]
 """`earliest`, `latest`, a number of entries before the end (below 0), or a JSON object: a position, or with
 `logsPattern` such an offset for each named log."""
@@ -227,7 +230,7 @@ def short(error: Exception) -> str:
 
 
 def moment(value: str) -> int:
-    """Return milliseconds since the epoch, 0 for earlier times; below 0: before now."""
+    """Return milliseconds since the epoch, 0 for earlier times; below 0: before now. At most MOMENT_MS_MAX."""
     text = value.strip()
     relative = _DURATION.fullmatch(text[1:]) if text.startswith("-") else None
     if relative is not None and relative[2]:
@@ -242,7 +245,17 @@ def moment(value: str) -> int:
         raise ValueError(
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
-    return max(0, milliseconds_of(parsed))
+    return min(max(0, milliseconds_of(parsed)), MOMENT_MS_MAX)
+
+
+def moment_shown(ms: int) -> str:
+    """Return a value of `moment` as shown in a message."""
+    return f"{-ms} ms ago" if ms < 0 else time_shown(ms)
+
+
+def time_shown(ms: int) -> str:
+    """Return a time in ms since 1970, also one before that, as shown in a message."""
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
 
 
 def _mistaken(number: int) -> str:

@@ -34,6 +34,7 @@ from bkspark.spark.read_options import (
     check_ledgers_read,
     check_ledgers_stream,
     check_log_read,
+    check_offsets,
     check_times,
     check_triggers,
     check_whole_log,
@@ -216,17 +217,7 @@ class SourceOptions:
             ConfigurationError: an option given has no effect on a batch read, or the range is impossible.
         """
         self._refuse_foreign(READ)
-        if self.starting_offsets == LATEST or self.ending_offsets == EARLIEST:
-            raise ConfigurationError(
-                "a batch read that starts at 'latest' or ends at 'earliest' reads nothing: "
-                "set startingOffsets to earliest, -N or a position, endingOffsets to latest, -N or a position"
-            )
-        start, end = self.starting_offsets, self.ending_offsets
-        if isinstance(start, int) and isinstance(end, int) and start >= end:
-            raise ConfigurationError(
-                f"option 'startingOffsets' {start} is not before 'endingOffsets' {end}, both counted back from the "
-                "end, so nothing would be read: exchange them"
-            )
+        check_offsets(self)
         refuse_two_starts(self)
         check_json_dialect(self)
         if self.reads_logs:

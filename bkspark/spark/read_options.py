@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from bkspark.errors import ConfigurationError
+from bkspark.log.positions import EARLIEST, LATEST
 from bkspark.spark import option_values as values
 from bkspark.spark.option import ANY, BATCHES, READS, STREAMS, Option
 from bkspark.spark.option_values import Offset
-from bkspark.spark.write_options import LEDGER_METADATA
+from bkspark.spark.write_options import ANY_VALUE, LEDGER_METADATA, NOT
 
 PULSAR = "pulsar"
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow", PULSAR)
@@ -124,6 +125,7 @@ def check_ledgers_read(options: ChosenForRead) -> None:
         raise ConfigurationError(
             "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entries"
         )
+    check_conditions(options.ledger_metadata)
 
 
 def check_log_read(options: ChosenForRead) -> None:
@@ -133,6 +135,17 @@ def check_log_read(options: ChosenForRead) -> None:
     if options.unconfirmed:
         raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read up to its confirmed end")
     check_whole_log(options)
+
+
+def check_conditions(ledger_metadata: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if a condition on custom metadata and a negated one exclude each other."""
+    for key, value in ledger_metadata.items():
+        excluded = ledger_metadata.get(f"{NOT}{key}")
+        if excluded is not None and excluded in (value, ANY_VALUE):
+            raise ConfigurationError(
+                f"options '{LEDGER_METADATA}{key}' {values.shown(value)} and '{LEDGER_METADATA}{NOT}{key}' "
+                f"{values.shown(excluded)} exclude each other: no ledger fulfils both; remove one of them"
+            )
 
 
 def check_whole_log(options: ChosenForRead) -> None:
@@ -151,13 +164,34 @@ def check_ledgers_stream(options: ChosenForRead) -> None:
         )
 
 
+def check_offsets(options: ChosenForRead) -> None:
+    """Raise ConfigurationError if a batch read has nothing between its offsets, as far as options alone can tell."""
+    start, end = options.starting_offsets, options.ending_offsets
+    for name, value, is_empty in (("startingOffsets", start, start == LATEST), ("endingOffsets", end, end == EARLIEST)):
+        if is_empty:
+            raise ConfigurationError(
+                f"option '{name}' is {value}, and a batch read {'from' if value == LATEST else 'to'} there reads "
+                "nothing: set startingOffsets to earliest, -N or a position, endingOffsets to latest, -N or a position"
+            )
+    if isinstance(start, int) and isinstance(end, int) and start >= end:
+        raise ConfigurationError(
+            f"option 'startingOffsets' {start} is not before 'endingOffsets' {end}, both counted back from the "
+            f"end, so nothing would be read: {_remedy_of_order(start, end)}"
+        )
+
+
+def _remedy_of_order(start: int, end: int) -> str:
+    return "they are the same: move one of them" if start == end else "exchange them"
+
+
 def check_times(options: ChosenForRead) -> None:
     """Raise ConfigurationError if nothing lies between the times, or they contradict an offset."""
     since, until = options.starting_timestamp, options.ending_timestamp
     # A relative time, which is below 0, is compared only with another relative one.
     if since is not None and until is not None and (since < 0) == (until < 0) and since >= until:
         raise ConfigurationError(
-            "option 'startingTimestamp' is not before 'endingTimestamp', so nothing would be read: exchange them"
+            f"option 'startingTimestamp' ({values.moment_shown(since)}) is not before 'endingTimestamp' "
+            f"({values.moment_shown(until)}), so nothing would be read: {_remedy_of_order(since, until)}"
         )
     if "endingoffsets" in options.given and until is not None:
         raise ConfigurationError("options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them")

@@ -1,4 +1,7 @@
-"""Decrypts what Pulsar's producers encrypted, from the columns of a read with encrypted=raw and a private key."""
+"""Decrypts what Pulsar's producers encrypted, from the columns of a read with encrypted=raw and a private key.
+
+`seal` encrypts in the same way, for entries that tests write without a producer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bkspark.pulsar.compression import NAMES, decompress
-from bkspark.pulsar.pulsar_formats_pb2 import SingleMessageMetadata
+from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata, SingleMessageMetadata
 
 _OAEP = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
 
@@ -29,26 +32,37 @@ def key_pairs(folder: Path, names: Sequence[str]) -> dict[str, rsa.RSAPrivateKey
 
 
 def opened(rows: Sequence[Mapping[str, Any]], name: str, private_key: rsa.RSAPrivateKey) -> list[bytes]:
-    """Return the values of the messages that are encrypted in rows, an entry each: in chunks, batched or single."""
+    """Return the values of the messages that are encrypted in rows, an entry each: in chunks, batched or single.
+
+    Chunks of several messages may alternate. A message has the place of its last chunk.
+    """
     found: list[bytes] = []
-    parts = b""
+    chunks: dict[str, list[bytes]] = {}
     for row in rows:
         sealed = row["__encryption"]
         data_key = private_key.decrypt(sealed["dataKeys"][sealed["keys"].index(name)], _OAEP)
-        parts += AESGCM(data_key).decrypt(sealed["param"], row["value"], None)
+        stored = AESGCM(data_key).decrypt(sealed["param"], row["value"], None)
+        if sealed["chunks"] is not None:
+            parts = chunks.setdefault(sealed["chunkUuid"], [])
+            assert sealed["chunk"] == len(parts)
+            parts.append(stored)
+            if len(parts) < sealed["chunks"]:
+                continue
+            stored = b"".join(chunks.pop(sealed["chunkUuid"]))
         codec, size = NAMES.index(sealed["compression"]), sealed["uncompressedSize"]
-        try:
-            payload = bytes(decompress(codec, memoryview(parts), size))
-        except ValueError:
-            continue  # more chunks follow
-        if sealed["messages"] > 1:
-            found += _singles(payload)
-        elif len(payload) == size:
-            found.append(payload)
-        else:
-            continue
-        parts = b""
+        payload = bytes(decompress(codec, memoryview(stored), size))
+        found += _singles(payload) if sealed["messages"] > 1 else [payload]
+    assert not chunks
     return found
+
+
+def seal(metadata: MessageMetadata, payload: bytes, keys: Mapping[str, rsa.RSAPrivateKey], iv: bytes) -> bytes:
+    """Return a payload encrypted as a producer does it, and describe that in the metadata. `iv`: 12 bytes."""
+    data_key = bytes(range(32))
+    for name, private_key in keys.items():
+        metadata.encryption_keys.add(key=name, value=private_key.public_key().encrypt(data_key, _OAEP))
+    metadata.encryption_param = iv
+    return AESGCM(data_key).encrypt(iv, payload, None)
 
 
 def _singles(payload: bytes) -> Iterator[bytes]:

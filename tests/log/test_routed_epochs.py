@@ -15,12 +15,14 @@ from bkspark.log import Log, SegmentFacts, SegmentOwner, routed_epochs
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.formats import Publisher, log_path
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
+from bkspark.log.routing import RoutedCommits
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.tree import ANY_VERSION
 from bkspark.tasks import CALLS_AT_ONCE
 from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, read_all, until
+from tests.planting import around
 
 OPTIONS = LedgerOptions(1, 1, 1)
 LIMITS = RollLimits(1 << 30, None)
@@ -112,6 +114,26 @@ def test_a_repeated_epoch_shows_nothing_new_in_any_log(tmp_path) -> None:
             await second.append([rows("c", "3")], Publisher("q", 0, "another query"))
         assert await second.append([rows("a", "4")], Publisher("q", 1))
         assert await content(client) == {"a": ["1", "4"], "b": ["2"], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_epoch_that_another_process_published_meanwhile_leaves_no_ledger_of_this_one_in_any_log(tmp_path) -> None:
+    """Between the check and the change. Otherwise the next epoch would publish these rows, too."""
+
+    async def not_yet(old: object, commits: RoutedCommits, publisher: object) -> bool:
+        return False
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        first, second = committer(client), committer(client)
+        assert await first.append([rows("a", "1"), rows("b", "2")], Publisher("q", 0))
+        with around(RoutedCommits, "has_published", not_yet):
+            assert not await second.append([rows("a", "1"), rows("b", "2")], Publisher("q", 0))
+        assert len(await ledger_ids(client)) == 2
+        assert await second.append([rows("a", "3")], Publisher("q", 1))
+        assert await content(client) == {"a": ["1", "3"], "b": ["2"], "c": []}
 
     run_on_one(tmp_path, test)
 

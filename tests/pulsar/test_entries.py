@@ -186,6 +186,7 @@ def test_markers_transactions_and_encryption_are_known_from_metadata() -> None:
     assert columns.values(raw).to_pylist() == [b"?" * 20]
     facts = columns.encryptions(raw).to_pylist()[0]
     assert (facts["keys"], facts["algo"], facts["param"], facts["messages"]) == (["k1"], "AES", b"iv", 3)
+    assert (facts["chunkUuid"], facts["chunk"], facts["chunks"]) == (None, None, None)
 
 
 def test_messages_compacted_out_keep_their_place_and_are_not_delivered() -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
@@ -20,7 +21,7 @@ from bkspark.spark.attempt_writer import AttemptWriter
 from bkspark.spark.committers import committer_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.targets import ENTRY_LIMIT_BYTES, LogTarget, checked_default
-from bkspark.spark.write import AttemptResult, BookKeeperStreamWriter, BookKeeperWriter
+from bkspark.spark.write import AttemptResult, BookKeeperStreamWriter, BookKeeperWriter, Destination
 from tests.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -132,6 +133,13 @@ def test_ledgers_of_an_attempt_are_no_longer_than_the_limit_and_the_entry_that_r
     assert content(client, log) == rows
     lengths = [ledger.length for ledger in ledgers]
     assert max(lengths) < 100 + 30, lengths
+
+
+def test_report_of_a_task_has_the_number_of_all_its_rows(cluster: Cluster, log: str) -> None:
+    """A repeated commit says how many rows it leaves out."""
+    destination = Destination(SCHEMA, options_of(cluster, log), is_overwrite=False)
+    batches = [pa.RecordBatch.from_pylist([{"value": "a"}] * count) for count in (2, 3, 1)]
+    assert [destination.write(OWNER, iter(batches), is_keyed=is_keyed).rows for is_keyed in (True, False)] == [6, 6]
 
 
 # ---- the committers of a process ----

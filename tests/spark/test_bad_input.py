@@ -258,9 +258,19 @@ CONFLICTS = [
     (READ, {"endingOffsets": "-5", "endingTimestamp": "5"}, "exclude each other"),
     (READ, {"logsPattern": "a.*", "startingOffsets": '{"entry":0,"ledger":1,"ordinal":0,"version":1}'}, "their names"),
     (READ, {"startingOffsets": "-5", "endingOffsets": "-10"}, "exchange them"),
-    (READ, {"startingOffsets": "-5", "endingOffsets": "-5"}, "exchange them"),
+    (READ, {"startingOffsets": "-5", "endingOffsets": "-5"}, "they are the same: move one of them"),
     (READ, {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "exchange them"),
-    (READ, {"startingTimestamp": "-1h", "endingTimestamp": "-1h"}, "exchange them"),
+    (
+        READ,
+        {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"},
+        "'startingTimestamp' (2026-01-02T00:00",
+    ),
+    (READ, {"startingTimestamp": "-1h", "endingTimestamp": "-2h"}, "(3600000 ms ago) is not before"),
+    (READ, {"startingTimestamp": "-1h", "endingTimestamp": "-1h"}, "they are the same: move one of them"),
+    (READ, {"ledgers": "*", "ledgerMetadata.k": "v", "ledgerMetadata.!k": "v"}, "no ledger fulfils both"),
+    (READ, {"ledgers": "*", "ledgerMetadata.k": "v", "ledgerMetadata.!k": "*"}, "no ledger fulfils both"),
+    (READ, {"ledgers": "*", "ledgerMetadata.k": "*", "ledgerMetadata.!k": "*"}, "no ledger fulfils both"),
+    (STREAM, {"ledgers": "*", "ledgerMetadata.k": "v", "ledgerMetadata.!k": "v"}, "no ledger fulfils both"),
     (READ, {"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
     (READ, {"jsonDialect": "spark", "payloadFormat": "arrow"}, "the entries are arrow: remove it"),
     (STREAM, {"jsonDialect": "spark", "payloadFormat": "msgpack"}, "the entries are msgpack: remove it"),
@@ -301,7 +311,11 @@ def test_options_in_conflict_are_both_named(use, given, part):
         ({"topic": "a", "readCompacted": "true", "endingTimestamp": "5"}, "'readCompacted' reads a topic completely"),
         ({"inspect": "logs", "pulsarUri": "zk://h:1"}, "'pulsarUri' has no effect on a read of 'inspect' logs"),
         ({"topic": "a", "publishTimeSlack": "1s"}, "'publishTimeSlack' needs 'startingTimestamp'"),
-        ({"log": "a", "startingOffsets": "latest", "endingOffsets": "latest"}, "reads nothing"),
+        (
+            {"log": "a", "startingOffsets": "latest", "endingOffsets": "latest"},
+            "'startingOffsets' is latest, and a batch",
+        ),
+        ({"log": "a", "endingOffsets": "earliest", "recover": "true"}, "'endingOffsets' is earliest, and a batch"),
         ({"log": "a", "recover": "true"}, "would fence a log's writer"),
         ({"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
         ({"log": "a", "minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
@@ -554,3 +568,13 @@ def test_write_to_a_cluster_of_read_only_bookies_says_so(cluster):
     finally:
         run(session.close)
     assert "option 'ensembleSize' is 3, but only 0 bookies take writes (1 more are read-only" in message
+
+
+@pytest.mark.cluster
+def test_write_to_one_bookie_fewer_than_a_ledger_needs_is_refused_before_any_row(cluster):
+    count = len(cluster.bookies)
+    wanted = options(cluster, log=f"log-{uuid.uuid4().hex[:12]}", ensembleSize=str(count + 1), writeQuorum=str(count))
+    message = error_of(NotEnoughBookies, lambda: BookKeeperWriter(VALUE, wanted, False))
+    assert (
+        f"option 'ensembleSize' is {count + 1}, but only {count} bookies take writes: start more, or lower" in message
+    )

@@ -326,6 +326,8 @@ def test_ledger_metadata_is_many_options():
         ("-2 h", -7_200_000),
         ("-0m", -1),
         ("1969-12-31T23:00:00Z", 0),
+        ("9999-12-31T23:59:59.999Z", 253_402_300_799_999),
+        ("9999-12-31T23:59:59-12:00", 253_402_300_799_999),
     ],
 )
 def test_times_are_milliseconds_iso_text_or_ago(text, milliseconds):
@@ -360,6 +362,14 @@ def test_times_between_which_nothing_lies_are_refused_in_a_plan_where_only_one_i
     with pytest.raises(ConfigurationError, match=r"'startingTimestamp' is .*, which is not before 'endingTimestamp'"):
         reference_ms(parse(log="a", startingTimestamp=since, endingTimestamp=until))
     assert reference_ms(parse(log="a", startingTimestamp="2020-01-01", endingTimestamp="-1h")) <= wall_clock_ms()
+    with pytest.raises(ConfigurationError, match=r"'endingTimestamp', 19\d\d-.*, so nothing"):
+        reference_ms(parse(log="a", startingTimestamp="0", endingTimestamp="-36500d"))
+
+
+def test_times_are_shown_to_the_millisecond_up_to_the_last_one_that_can_be_given():
+    message = r"\(9999-12-31T23:59:59\.999\+00:00\) is not before .* \(1970-01-01T00:00:00\.001\+00:00\)"
+    with pytest.raises(ConfigurationError, match=message):
+        parse(log="a", startingTimestamp="9999-12-31T23:59:59-12:00", endingTimestamp="1").for_batch_read()
 
 
 def test_password_is_never_shown():

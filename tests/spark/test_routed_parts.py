@@ -102,6 +102,14 @@ def test_an_attempt_has_few_ledgers_open_at_a_time(cluster, client, monkeypatch)
     assert ledgers == {"a": 2, "b": 2, "c": 2}
 
 
+def test_report_has_the_number_of_all_rows_of_each_log(cluster, client, monkeypatch) -> None:
+    """A repeated commit says how many rows it leaves out."""
+    monkeypatch.setattr(routed_write, "COLLECTED_BYTES", 1)
+    sink = Sink(cluster, client)
+    result = sink.write(*(sink.batch((b"1", log), (b"2", "b")) for log in "aab"))
+    assert {each.log.removeprefix(sink.prefix): each.rows for each in result.logs} == {"a": 2, "b": 4}
+
+
 def test_log_whose_ledger_was_used_lately_keeps_it(cluster, client, monkeypatch) -> None:
     monkeypatch.setattr(routed_write, "OPEN_MAX", 2)
     monkeypatch.setattr(routed_write, "COLLECTED_BYTES", 1)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.sql.types import ArrayType, StructType
 
 from bkspark.blocking import Client
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.pulsar.pulsar_formats_pb2 import MessageMetadata
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.topic_read import TopicReader
 from tests.cluster import Cluster
-from tests.pulsar.entries import Message, batch, framed, marker, metadata_of, single
+from tests.interop.sealed import key_pairs, opened, seal
+from tests.pulsar.entries import Message, batch, chunked, decoded, framed, marker, metadata_of, single
 from tests.pulsar.stored import StoredTopic, transaction_snapshots
 from tests.spark.topic_reads import VALUE, numbered, values
 
@@ -152,3 +155,27 @@ def test_encrypted_message_of_an_aborted_transaction_does_not_end_a_read(
             assert values(read(VALUE, encrypted=encrypted)) == [b"0", b"1"]
         with pytest.raises(ConfigurationError, match="encrypted for keys k1"):
             read(VALUE, isolation="read_uncommitted")
+
+
+def test_encrypted_chunks_of_messages_that_alternate_are_joined_by_what_the_columns_hold(
+    topic: StoredTopic, read: Callable, tmp_path: Path
+) -> None:
+    """A producer cuts a message and then encrypts each chunk, so a read cannot join the chunks itself."""
+    keys = key_pairs(tmp_path, ("one", "two"))
+    wanted = [b"first" * 400, b"second" * 300, b"whole"]
+    one, other = (
+        chunked(Message(value), 700, sequence, uuid=f"p-{sequence}") for sequence, value in enumerate(wanted[:2])
+    )
+    stored = []
+    for place, entry in enumerate([one[0], other[0], one[1], other[1], one[2], other[2], single(Message(wanted[2]))]):
+        entries = decoded(entry)
+        metadata = MessageMetadata.FromString(entry[10 : 10 + struct.unpack_from(">I", entry, 6)[0]])
+        payload = entries.data[entries.payload_starts[0] : entries.payload_ends[0]].tobytes()
+        payload = seal(metadata, payload, keys, bytes([place]) * 12)
+        stored.append(framed(metadata, payload))
+    topic.ledger(stored)
+    found = read(encrypted="raw", includeMetadata=True)
+    for name, private_key in keys.items():
+        assert opened(found, name, private_key) == wanted
+    chunks = [tuple(row["__encryption"][name] for name in ("chunkUuid", "chunk", "chunks")) for row in found]
+    assert chunks == [*((f"p-{uuid}", chunk, 3) for chunk in range(3) for uuid in range(2)), (None, None, None)]
