@@ -388,10 +388,8 @@ class HeadStore:
     async def remove(self, paths: Sequence[str]) -> None:
         """Delete nodes that nothing refers to, if they exist."""
         for path in paths:
-            try:
+            with contextlib.suppress(NoSuchNode):
                 await self.tree.delete(path)
-            except NoSuchNode:
-                continue
 
 
 def _parsed(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
