@@ -22,10 +22,11 @@ from bkspark.errors import (
 from bkspark.ids import ENTRY_ID_MAX
 from bkspark.log import SegmentOwner, attempts, formats, times, writer
 from bkspark.log import store as log_store
+from bkspark.log.consumers import consumer_path
 from bkspark.log.formats import PAGES, Publisher, decode_head, encode_head, log_path
 from bkspark.log.listing import own_logs
 from bkspark.log.positions import Position
-from bkspark.log.routing import Part
+from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.store import LogStore
 from bkspark.log.times import Mark, TimePageRef
@@ -122,6 +123,34 @@ def test_log_that_others_create_while_the_connection_is_lost_is_not_taken_for_on
             await LogStore(PrecededTransaction(world.server, create_and_lose), "/ledgers").create("x")
 
     asyncio.run(test())
+
+
+@in_world
+async def test_log_that_is_created_again_before_its_delta_is_read_is_read_as_the_new_one(world: World) -> None:
+    await world.stage(1)
+    assert await RoutedCommits(world.store).publish([Part("x", tuple(closed(1)))], "j1", Q0)
+    tree = Meanwhile(world.server)
+
+    async def create_again() -> None:
+        assert await world.store.delete("x", world.delete, closed=())
+        await world.store.create("x")
+
+    async def before_the_delta() -> None:
+        tree.before["get"] = create_again
+
+    tree.before["get"] = before_the_delta
+    assert len(await LogStore(tree, "/ledgers").snapshot("x")) == 0
+
+
+@in_world
+async def test_registered_reader_that_expires_at_once_is_damage(world: World) -> None:
+    reader = await world.store.consumers.register("x", "etl", Position.beginning(0), 1)
+    assert await world.store.consumers.all("x") == [reader]
+    path = consumer_path("x", "etl")
+    data = (await world.server.session().get(path))[0]
+    await world.server.session().set(path, data.replace(b'"expiry_ms":1,', b'"expiry_ms":0,'), ANY_VERSION)
+    with pytest.raises(MetadataFormat, match="its expiry is 0 ms, not 1 to"):
+        await world.store.consumers.all("x")
 
 
 @in_world
