@@ -23,7 +23,7 @@ from bkspark.ids import ENTRY_ID_MAX
 from bkspark.log import SegmentOwner, attempts, formats, times, writer
 from bkspark.log import store as log_store
 from bkspark.log.consumers import consumer_path
-from bkspark.log.formats import PAGES, Publisher, decode_head, encode_head, log_path
+from bkspark.log.formats import PAGES, Publisher, SegmentFacts, decode_head, encode_head, log_path
 from bkspark.log.listing import own_logs
 from bkspark.log.positions import Position
 from bkspark.log.routing import Part, RoutedCommits
@@ -151,6 +151,17 @@ async def test_registered_reader_that_expires_at_once_is_damage(world: World) ->
     await world.server.session().set(path, data.replace(b'"expiry_ms":1,', b'"expiry_ms":0,'), ANY_VERSION)
     with pytest.raises(MetadataFormat, match="its expiry is 0 ms, not 1 to"):
         await world.store.consumers.all("x")
+
+
+@in_world
+async def test_ledger_that_was_deleted_before_its_first_entry_was_noted_brings_no_time(world: World) -> None:
+    world.store.clock_ms = lambda: 1_000
+    await world.publish(1)
+    await world.stage(2, 3)
+    assert await world.store.open_writer("x", 2, "a" * 16, ()) == 1
+    world.store.clock_ms = lambda: 9_000
+    assert await world.store.open_writer("x", 3, "b" * 16, [(1, SegmentFacts(2))]) == 2
+    assert [mark.ordinal for mark in (await world.store.snapshot("x")).head.times.marks] == [0, 2]
 
 
 @in_world
