@@ -16,9 +16,14 @@ from bookie_service.formats import limbo as limbo_format
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.interface import LookResult
 from bookie_service.storage.ledgers.limbo import Limbo
+from bookie_service.storage.ledgers.opening import open_storage
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.file_indexes import new_index, update
+from tests.bookie.ledger_stores import open_store, put
 from tests.bookie.registrations import Bench, run
 
 
@@ -92,3 +97,36 @@ def test_bookie_registers_again_in_one_task_however_often_it_is_asked_meanwhile(
         await registration.leave()
 
     run(test)
+
+
+def test_entries_that_wait_for_a_flush_are_listed_of_each_half_of_memory_that_has_the_ledger(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, 5, {0: b"a"})
+    put(store, 6, {0: b"b"})
+    taken = store.begin_flush()
+    put(store, 5, {1: b"c"})
+    put(store, 7, {4: b"d"})
+    waiting = {}
+    for ledger_id in (5, 6, 7):
+        ledger = store.ledger(ledger_id)
+        assert ledger is not None
+        waiting[ledger_id] = sorted(int(each) for ids in store.waiting_entries(ledger) for each in ids)
+    assert waiting == {5: [0, 1], 6: [0], 7: [4]}
+    assert taken is not None
+    store.write_flush(taken)
+    store.end_flush(taken)
+    store.close()
+
+
+@pytest.mark.parametrize(("directory", "is_needed"), [("journal", True), ("ledgers1", False)])
+def test_start_needs_the_names_in_journal_directories_to_be_durable_and_goes_on_without_a_ledger_directory(
+    tmp_path: Path, directory: str, is_needed: bool
+) -> None:
+    files = FaultyFiles()
+    ledgers = [str(tmp_path / name) for name in ("ledgers0", "ledgers1")]
+    files.fault = lambda operation, path: operation == "sync_directory" and path == str(tmp_path / directory)
+    if is_needed:
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            open_storage(files, [str(tmp_path / "journal")], ledgers, StoreOptions(), JournalOptions())
+    else:
+        open_storage(files, [str(tmp_path / "journal")], ledgers, StoreOptions(), JournalOptions())
