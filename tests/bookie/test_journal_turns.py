@@ -108,9 +108,7 @@ def test_event_loop_commits_until_each_of_the_last_syncs_was_slow_and_again_afte
 
 def test_quiet_after_many_commits_of_the_event_loop_brings_one_marker() -> None:
     bench = Bench()
-    for _ in range(3):
-        bench.submit()
-        bench.turn()
+    assert [bench.thread.commit([record()]) for _ in range(3)] == [1, 2, 3]
     for waiting in (0, 1):
         bench.loop.pass_time()
         assert bench.thread.waiting == waiting

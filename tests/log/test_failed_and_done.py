@@ -29,7 +29,7 @@ from bkspark.log.positions import Position
 from bkspark.log.routing import Part, RoutedCommits
 from bkspark.log.schemas import SchemaChange, StoredSchema
 from bkspark.log.store import LogStore
-from bkspark.log.times import Mark, TimePageRef
+from bkspark.log.times import Mark, OpenMarks, TimeIndex, TimePageRef
 from bkspark.log.writer import LedgerOptions
 from bkspark.metadata.tree import ANY_VERSION, Callback, Check
 from tests.ledger.in_process import URI, InProcessCluster, run
@@ -190,6 +190,13 @@ async def test_node_of_exactly_the_largest_size_is_written(world: World) -> None
         patch.setattr(formats, "NODE_BYTES_MAX", size - 1)
         with pytest.raises(MetadataError, match=f"would have {size} bytes, the limit is {size - 1}"):
             encode_head(head)
+
+
+def test_pages_of_times_are_read_again_only_for_a_ledger_that_begins_before_the_marks_of_the_head() -> None:
+    page = TimePageRef(*Mark(0, 0, 1_000), 2, "0" * 16)
+    index = TimeIndex((page,), (Mark(3, 5, 3_000), Mark(4, 0, 4_000)))
+    for place, pages in (((3, 4), (page,)), ((3, 5), ()), ((3, 6), ())):
+        assert times.to_unpack(index, OpenMarks((Mark(*place, 3_500),), 9), 3, 9) == pages
 
 
 # ---- attempts and what is condemned ----
