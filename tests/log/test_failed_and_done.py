@@ -320,6 +320,19 @@ def test_writer_whose_log_was_deleted_does_not_create_it_again(tmp_path):
     run_on_one(tmp_path, test)
 
 
+def test_append_returns_its_place_in_the_log_and_the_id_of_its_ledger(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        async with await cluster.client().create(**ONE):
+            pass  # a ledger that is not the log's
+        async with await log.open_for_writing(**ONE) as ours:
+            position = await ours.append(b"1")
+            assert position == Position(0, ours.ledger_id, 0)
+            assert position.ledger_id != position.ordinal
+
+    run_on_one(tmp_path, test)
+
+
 def test_log_that_is_always_opened_by_others_first_leaves_no_ledger(tmp_path, monkeypatch):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
