@@ -166,7 +166,7 @@ class AttemptStore:
 
     async def condemn(self, name: str, select: Callable[[PendingLedger, LogHead], bool]) -> list[int]:
         """Condemn the pending ledgers that `select` returns True for, except published ones; return their ids."""
-        return await self._condemn_all(name, (await self._choose(name, select))[1])
+        return await self._condemn_all(name, *await self._choose(name, select))
 
     async def discard(
         self, name: str, select: Callable[[PendingLedger, LogHead], bool], delete_ledger: DeleteLedger
@@ -174,7 +174,7 @@ class AttemptStore:
         """Condemn as `condemn`, then sweep; return how many ledgers were condemned. If there are none, this costs two
         reads."""
         head, chosen = await self._choose(name, select)
-        condemned = await self._condemn_all(name, chosen)
+        condemned = await self._condemn_all(name, head, chosen)
         if condemned or head.condemned:
             await self.sweep(name, delete_ledger)
         return len(condemned)
@@ -185,16 +185,23 @@ class AttemptStore:
         head = (await self._heads.read(name, even_if_deleted=True)).head
         return head, [pending for pending in await self._pending(name) if select(pending, head)]
 
-    async def _condemn_all(self, name: str, chosen: Sequence[PendingLedger]) -> list[int]:
+    async def _condemn_all(self, name: str, read: LogHead, chosen: Sequence[PendingLedger]) -> list[int]:
         condemned: list[int] = []
         for some in chunks(chosen, CONDEMNED_AT_ONCE):
-            decide = partial(self._condemn, name, some)
+            decide = partial(self._condemn, name, read.log_id, some)
             gone = await self._heads.change(name, decide, even_if_deleted=True)
+            if gone is None:
+                break
             condemned += gone
             await self._forget(name, [pending.ledger_id for pending in some if pending.ledger_id not in gone])
         return condemned
 
-    async def _condemn(self, name: str, chosen: Sequence[PendingLedger], head: LogHead) -> Change[list[int]]:
+    async def _condemn(
+        self, name: str, log_id: str, chosen: Sequence[PendingLedger], head: LogHead
+    ) -> Change[list[int] | None]:
+        """Decide which of the chosen ledgers to condemn; None if a new log has the name, whose ledgers these may be."""
+        if head.log_id != log_id:
+            return Change(None, None)
         # Read after the head: if a process publishes one of them in between, the head changes and this is decided
         # again.
         still = await self.pending_ids(name)

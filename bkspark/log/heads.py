@@ -255,12 +255,12 @@ class HeadStore:
         await self._create_root()
         operations = [Create(path, encode_head(head))]
         operations += [Create(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED, times.TIMES)]
-        for losses in range(CONNECTION_LOSSES_MAX):
+        for _ in range(CONNECTION_LOSSES_MAX):
             try:
                 return await self.tree.transaction(operations)
             except NodeExists:
-                if losses and await self._is_own(path, token):
-                    return None
+                if await self._is_own(path, token):
+                    return None  # the answer was lost
                 raise LogExists(f"log {name} exists already") from None
             except MetadataError:
                 if await self._is_own(path, token):
@@ -388,10 +388,8 @@ class HeadStore:
     async def remove(self, paths: Sequence[str]) -> None:
         """Delete nodes that nothing refers to, if they exist."""
         for path in paths:
-            try:
+            with contextlib.suppress(NoSuchNode):
                 await self.tree.delete(path)
-            except NoSuchNode:
-                continue
 
 
 def _parsed(path: str, decode: Callable[[bytes], T], data: bytes) -> T:

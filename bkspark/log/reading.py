@@ -122,9 +122,7 @@ async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, 
     start = snapshot.start
     async for listed in snapshot.last_before(end.ordinal + 1):
         held = end.entry_id if listed.ordinal == end.ordinal else await end_entry_of(open_ledger, listed)
-        if held <= listed.first_entry:
-            continue
-        available = held - max(listed.first_entry, start.entry_id if listed.ordinal == start.ordinal else 0)
+        available = max(0, held - max(listed.first_entry, start.entry_id if listed.ordinal == start.ordinal else 0))
         if available > count:
             return Position(listed.ordinal, listed.ledger_id, held - count)
         count -= available

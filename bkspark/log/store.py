@@ -58,7 +58,6 @@ from bkspark.wall_clock import wall_clock_ms
 
 PAGES_DROPPED_MAX = 500
 """Pages that one transaction removes at most: it must stay far below ZooKeeper's 1 MiB."""
-
 SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes at most, for the same reason."""
 ENDED_MAX = 500
@@ -164,9 +163,11 @@ class LogStore:
             return False
         path = log_path(name)
         for _ in range(CONNECTION_LOSSES_MAX):
-            await self.attempts.discard(name, lambda *_: True, delete_ledger)
+            await self.attempts.discard(name, lambda _, head: head.is_deleted, delete_ledger)
             await remove_unnamed(self.heads, name)
-            version = (await self.heads.read(name, even_if_deleted=True)).version
+            stored = await self.heads.read(name, even_if_deleted=True)
+            if not stored.head.is_deleted:
+                return True  # another call finished the deletion, and a new log has the name
             later = [
                 Delete(node)
                 for folder in (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
@@ -174,7 +175,7 @@ class LogStore:
             ]
             folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
             try:
-                await self._tree.transaction([*later, *folders, Delete(path, version)])
+                await self._tree.transaction([*later, *folders, Delete(path, stored.version)])
             except (NodeExists, MetadataVersion):
                 continue  # an attempt that began before the deletion has registered a ledger
             except MetadataError as error:

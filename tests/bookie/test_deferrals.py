@@ -49,6 +49,12 @@ def test_cursor_counts_journaled_adds_when_their_journal_says_so() -> None:
     assert reported(deferrals, 4, 9) == 1
 
 
+def test_answer_to_an_add_that_was_not_accepted_names_no_synced_entry_of_another_ledger() -> None:
+    taken = Deferrals(1).take([(4, ids(9), 8)])
+    assert taken.last_synced(ids(4, 5, 4)).tolist() == [8, -1, 8]
+    assert taken.last_synced(ids(4, 4)).tolist() == [8, 8]
+
+
 def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done() -> None:
     deferrals = Deferrals(1)
     deferrals.bypassed(deferrals.take([(4, ids(0, 1), -1)]))

@@ -17,7 +17,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from tests.bookie.faulty_files import FaultyFiles
@@ -91,6 +91,28 @@ def test_fence_of_a_ledger_without_entries_is_durable_though_the_disk_of_its_fil
     header = Moving(directories).index.header(3)
     assert header is not None
     assert header.fenced
+
+
+def test_ledger_with_a_file_that_is_not_recorded_yet_is_not_absent_while_its_disk_hides_the_file(
+    tmp_path: Path,
+) -> None:
+    files = Hiding()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    one_position = PageOptions(page_bytes=8, pages_max=1)
+    index = PerLedgerIndex(files, [str(tmp_path / name) for name in "ab"], one_position, 4)
+    index.hold([update(2, 0, [6], 1)])
+    index.sync()
+    index.hold([update(3, 0, [7, 8, 9], 1)])
+    assert index.has(3)
+    files.code = errno.EIO
+    assert index.absent(np.array([3, 5])).tolist() == [False, True]
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        index.has(3)
+    files.code = errno.EACCES
+    with pytest.raises(PermissionError):
+        index.absent(np.array([3]))
+    index.close()
 
 
 def test_file_that_moves_unread_has_all_that_was_in_memory(tmp_path: Path) -> None:

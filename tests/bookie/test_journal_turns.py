@@ -106,6 +106,14 @@ def test_event_loop_commits_until_each_of_the_last_syncs_was_slow_and_again_afte
         assert bench.turn() == [("durable", number)], "such a sync is just fast enough"
 
 
+def test_quiet_after_many_commits_of_the_event_loop_brings_one_marker() -> None:
+    bench = Bench()
+    assert [bench.thread.commit([record()]) for _ in range(3)] == [1, 2, 3]
+    for waiting in (0, 1):
+        bench.loop.pass_time()
+        assert bench.thread.waiting == waiting
+
+
 @pytest.mark.parametrize("sizes", [(INLINE_BYTES_MAX,), (INLINE_BYTES_MAX - 1, 1)])
 def test_event_loop_commits_bytes_up_to_its_limit_and_leaves_one_more_to_the_thread(sizes: tuple[int, ...]) -> None:
     bench = Bench()

@@ -229,6 +229,21 @@ def test_file_that_was_deleted_is_missed(directories: list[str], name: str) -> N
     assert not any((limbo.is_lost, tombstones.notice, manifest.is_lost))
 
 
+def test_older_version_on_a_later_disk_is_not_taken_for_the_recorded_one_that_is_gone(directories: list[str]) -> None:
+    files = FaultyFiles()
+    limbo, *_ = opened(files, directories)
+    for refuses, ledger_id in (("a", 1), ("b", 2)):
+        files.fault = lambda operation, path, refuses=refuses: (
+            operation != "read" and f"/{refuses}/" in path and path.endswith("limbo")
+        )
+        limbo.begin([ledger_id])
+    assert [(Path(each) / "limbo").exists() for each in directories] == [True, True, False]
+    files.fault = None
+    assert not opened(files, directories)[0].is_lost
+    (Path(directories[0]) / "limbo").unlink()
+    assert opened(files, directories)[0].is_lost
+
+
 @pytest.mark.parametrize("damage", [b"", b"filePlaces 1\nlimbo 0\ncrc 00000000\n", bytes(100)])
 def test_damaged_record_is_written_again(directories: list[str], damage: bytes) -> None:
     files = GoneFiles()

@@ -421,6 +421,30 @@ def test_limits_of_callers_bound_what_counts_as_lag():
     assert (limits.slow_lag_entries, limits.slow_lag_bytes) == (7, 8)
 
 
+def test_smallest_limits_of_callers_make_one_entry_or_one_byte_a_lag():
+    limits = WriterLimits.of(
+        WriterOptions(lag_entries_max=1, lag_bytes_max=1, pending_entries_max=1, pending_bytes_max=1)
+    )
+    assert (limits.slow_lag_entries, limits.slow_lag_bytes) == (1, 1)
+    assert (limits.hold_up_entries, limits.hold_up_bytes) == (1, 1)
+
+
+def test_bookie_lags_from_exactly_the_bytes_of_the_limit_on():
+    for count, lags in ((2, False), (3, True)):
+        writer = Writer(options=WriterOptions(slow_lag_bytes=3))
+        writer.add(count)
+        for slot in (0, 1):
+            writer.reply(slot, *range(count))
+        assert (effects.DropIfSilent("b3") in tick(writer, 2.1)) == lags
+
+
+def test_bookie_holds_callers_back_for_exactly_the_time_of_the_limit():
+    for late_ns, is_left_out in ((0, False), (1, True)):
+        writer = hung_writer()
+        now_ns = round(LIMITS.hold_back_s_max * SECOND) + late_ns
+        assert (effects.DropIfSilent("b3") in writer.take(writer.core.on_tick(now_ns))) == is_left_out
+
+
 def test_probe_is_answered_among_other_entries():
     writer = left_out()
     append(writer, 3, 0, 1)

@@ -421,7 +421,7 @@ def test_a_session_keeps_nothing_of_an_election_that_has_ended() -> None:
         election = Election(tree, PATH, "one of many")
         lost = weakref.ref(election.lost)
         async with election:
-            pass
+            await election.win()  # it leads already
         del election
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)  # the check that the removal of its node began

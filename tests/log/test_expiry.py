@@ -149,6 +149,18 @@ def test_ledger_is_needed_until_a_registered_reader_has_read_its_last_entry(entr
     test()
 
 
+@in_world
+async def test_reader_needs_no_ledger_whose_entries_were_all_truncated_since(world: World) -> None:
+    """It has not moved its registration since; the log's start is the end of that ledger."""
+    ids = [await world.publish(at) for at in (1000, 2000)]
+    await world.store.set_retention("x", Retention(1, None))
+    await world.store.consumers.register("x", "etl", Position(0, ids[0], 3), 100_000)
+    await world.store.truncate("x", Position(0, ids[0], 9), at_ledger_end=False, closed=())
+    assert await world.expire_at(10_000) == []
+    await world.store.truncate("x", Position(0, ids[0], 10), at_ledger_end=False, closed=())
+    assert await world.expire_at(10_000) == ids[:1]
+
+
 class StallingTree(MemoryTree):
     """A session that stalls before its first transaction, until `then` has run."""
 

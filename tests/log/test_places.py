@@ -137,6 +137,12 @@ def test_places_are_those_of_the_plain_list(seed: int) -> None:
         assert log.call(reading.end_before, ordinal) == max(expected, log.start), ordinal
 
 
+def test_place_before_the_first_entry_of_a_slice_counts_no_entry_of_it() -> None:
+    log = PlainLog([Ledger(100, 4, is_listed=True), Ledger(101, 9, first_entry=5, is_listed=True)])
+    for end in (Position.beginning(1), Position(1, 101, 5)):
+        assert log.call(reading.before, end, 3) == Position(0, 100, 1)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_lag_of_a_registered_reader_is_the_entries_that_the_plain_list_has_after_it(seed: int) -> None:
     log = random_log(seed)

@@ -12,7 +12,7 @@ from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import DataLoss, MetadataFormat, NoSuchLedger, SchemaMismatch, VersionPublished
 from bkspark.log import Log, SegmentFacts, SegmentOwner, routed_epochs
-from bkspark.log.epochs import EpochCommitter, Output
+from bkspark.log.epochs import LEDGERS_TRIED_MAX, EpochCommitter, Output
 from bkspark.log.formats import Publisher, log_path
 from bkspark.log.routed_epochs import RoutedCommitter, RoutedOutput
 from bkspark.log.routing import RoutedCommits
@@ -149,6 +149,23 @@ def test_rows_whose_shared_ledger_was_taken_away_go_to_another_one(tmp_path) -> 
         await logs[1].overwrite([])
         assert await commit.append([rows("a", "5"), rows("b", "6")], Publisher("q", 2))
         assert await content(client) == {"a": ["1", "3", "5"], "b": ["6"], "c": []}
+
+    run_on_one(tmp_path, test)
+
+
+def test_epoch_whose_shared_ledgers_are_always_lost_is_not_tried_for_ever(tmp_path) -> None:
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        await make(client, *NAMES)
+        tried: list[int] = []
+
+        async def lost(old: object, commit: RoutedCommitter, *_: object) -> bool:
+            tried.append(1)
+            raise DataLoss("a ledger is gone", ledger_id=7)
+
+        with around(RoutedCommitter, "_append_once", lost), pytest.raises(DataLoss):
+            await committer(client).append([rows("a", "1"), rows("b", "2")], Publisher("q", 0))
+        assert len(tried) == LEDGERS_TRIED_MAX
 
     run_on_one(tmp_path, test)
 

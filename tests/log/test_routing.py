@@ -270,6 +270,21 @@ async def test_a_delta_stays_small_however_many_commits_there_are(logs: Logs) ->
     assert (await logs.content())["a"] == list(range(1, 600, 2))
 
 
+def test_deltas_that_would_not_fit_into_one_transaction_together_are_folded_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        logs = await Logs(*(f"log{number:02}" for number in range(60))).create()
+        monkeypatch.setattr(routing, "NODE_BYTES_MAX", 400 * len(logs.names))
+        ledger_ids, epochs = itertools.count(), 6
+        for epoch in range(epochs):
+            parts = [await logs.part(name, next(ledger_ids)) for name in logs.names]
+            assert await logs.commits.publish(parts, "q", Publisher("q", epoch))
+        assert (await logs.content())["log07"] == [7 + epoch * len(logs.names) for epoch in range(epochs)]
+
+    asyncio.run(run())
+
+
 @in_logs("a", "b")
 async def test_many_ledgers_of_one_commit_travel_in_a_page(logs: Logs) -> None:
     many = await logs.part("a", *range(1, 3_001))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -15,6 +17,9 @@ from bkspark.errors import (
 )
 from bkspark.log.formats import SegmentFacts, SegmentOwner
 from bkspark.log.positions import Position
+from bkspark.log.store import LogStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Operation, Stat
 from tests.log.world import World, closed, in_world, slice_of
 
 # ---- truncating, overwriting, deleting ----
@@ -143,6 +148,71 @@ async def test_an_interrupted_deletion_hides_the_log_and_is_finished_by_another_
     assert await world.store.delete("x", world.delete, closed=())
     assert world.deleted == [1]
     assert await world.store.names() == []
+
+
+class _Overtaken(MemoryTree):
+    """A session in which others act once: before the `number`th call after its first transaction."""
+
+    def __init__(self, server: MemoryStore, number: int, act: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(server, session_id=1_010, timeout_s=10.0)
+        self.has_acted = False
+        self._act = act
+        self._left: int | None = None
+        self._number = number
+
+    async def _meet(self) -> None:
+        if self._left is None:
+            return
+        if self._left == 0:
+            self.has_acted = True
+            await self._act()
+        self._left -= 1
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        await self._meet()
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        await self._meet()
+        return await super().children(path)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        await self._meet()
+        await super().transaction(operations)
+        if self._left is None:
+            self._left = self._number
+
+
+@pytest.mark.parametrize("staged", [[], [4]])
+def test_a_deletion_that_another_call_finishes_takes_nothing_of_the_next_log_of_its_name(staged: list[int]) -> None:
+    """Whichever step the other call and the creation come before."""
+
+    async def overtaken_at(number: int) -> bool:
+        world = World()
+        await world.store.create("x")
+        await world.publish(1)
+        await world.stage(2)
+
+        async def delete_and_create() -> None:
+            assert await world.store.delete("x", world.delete, closed=())
+            await world.store.create("x")
+            await world.publish(3)
+            await world.stage(*staged)
+
+        tree = _Overtaken(world.server, number, delete_and_create)
+        with contextlib.suppress(NoSuchLog):
+            assert await LogStore(tree, "/ledgers").delete("x", world.delete, closed=())
+        if tree.has_acted:
+            assert (await world.ids(), await world.pending()) == ([3], staged)
+            assert set(world.deleted) == {1, 2}
+        else:
+            assert await world.store.names() == []
+        return tree.has_acted
+
+    numbers = 0
+    while asyncio.run(overtaken_at(numbers)):
+        numbers += 1
+    assert numbers > 10
 
 
 # ---- writing ----

@@ -88,7 +88,7 @@ def _last_rows_forgotten(original: Any) -> Any:
 
 
 def _condemns_what_is_listed(_: Any) -> Any:
-    async def condemn(self: Any, name: str, chosen: Any, head: Any) -> Any:
+    async def condemn(self: Any, name: str, log_id: str, chosen: Any, head: Any) -> Any:
         doomed = [pending.ledger_id for pending in chosen]
         if not doomed:
             return heads.Change(None, doomed)
@@ -101,8 +101,8 @@ def _condemns_what_is_listed(_: Any) -> Any:
 
 
 def _leaves_registered(original: Any) -> Any:
-    async def condemn(self: Any, name: str, chosen: Any, head: Any) -> Any:
-        return replace(await original(self, name, chosen, head), also=())
+    async def condemn(self: Any, name: str, log_id: str, chosen: Any, head: Any) -> Any:
+        return replace(await original(self, name, log_id, chosen, head), also=())
 
     return condemn
 
