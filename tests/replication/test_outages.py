@@ -8,26 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bkspark.errors import MetadataError, SessionExpired
-from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bookie_service.replication.operations import move_away
 from bookie_service.replication.outages import CALM_S, OUTAGE_S_MAX, REGISTERED_S_MAX, through_outages
 from tests.replication.drains import drain_of
-from tests.replication.paused_workers import EMPTY, OPTIONS, play, register
+from tests.replication.paused_workers import EMPTY, OPTIONS, AwayTree, play, register
 from tests.replication.worker_parts import LOST, SPARE, Bench
-
-
-class AwayTree(MemoryTree):
-    """A session whose server can be away: then each call fails after a while."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        session = store.session()
-        super().__init__(store, session.session_id, session.session_timeout_s)
-        self.is_away = False
-
-    def _check(self) -> None:
-        super()._check()
-        if self.is_away:
-            raise MetadataError("the store does not answer")
 
 
 def away(bench: Bench) -> AwayTree:
