@@ -15,6 +15,7 @@ from bkspark.cli.console import SESSION_IDLE_S, SESSION_S
 from bkspark.cli.console_limits import ConsoleLimits
 from bkspark.client import Client
 from bkspark.errors import BookKeeperError
+from bkspark.failure_log import RepeatedFailure
 from bkspark.security.access_file import AccessFile
 from bkspark.tasks import end_all
 from bkspark_console.access import ACTIONS, VIEW
@@ -76,7 +77,7 @@ def application(
     app.router.add_static("/static", STATIC)
 
     async def sampling(app: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(_sample(view, options.sample_s))
+        task = asyncio.create_task(sample_often(view, options.sample_s))
         yield
         await end_all([task])
         await view.http.close()
@@ -89,13 +90,17 @@ async def _alive(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-async def _sample(view: ClusterView, seconds: float) -> None:
-    """Scrape all bookies at intervals, for ever."""
+async def sample_often(view: ClusterView, seconds: float) -> None:
+    """Scrape all bookies at intervals, for ever. A failure has a line in the log at once, then once a minute."""
+    failure = RepeatedFailure(
+        logger, "the bookies' metrics cannot be read now", "the bookies' metrics can be read again"
+    )
     while True:
         try:
             await view.sample()
+            failure.worked()
         except BookKeeperError as error:
-            logger.warning("the bookies' metrics cannot be read now: %s", error)
+            failure.failed(error)
         except Exception:
             logger.exception("a sample failed: this is a defect")
         await asyncio.sleep(seconds)

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from bkspark.configuration_files import read
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.log_limit import LogLimiter
 from bkspark.security.sasl import SaslClient
 from bkspark.tls.contexts import TlsContext
 from bookie_service.admin import live_commands, log_output, trace_output
@@ -64,7 +65,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         if arguments.instances is not None:
             if arguments.instance is None:
-                return _supervise(arguments, argv, signals)
+                return _supervise(arguments, argv, signals, limiter)
             arguments.set += _of_instance(arguments, arguments.instance).items()
         elif arguments.instance is not None:
             raise ConfigurationError(f"--instance {arguments.instance} needs --instances, the number of all")
@@ -139,7 +140,9 @@ def _serve(start: Start, recorder: TurnRecorder | None) -> int:
     return 0
 
 
-def _supervise(arguments: argparse.Namespace, argv: Sequence[str], signals: ShutdownSignals) -> int:
+def _supervise(
+    arguments: argparse.Namespace, argv: Sequence[str], signals: ShutdownSignals, limiter: LogLimiter
+) -> int:
     """Run all instances, or print their states; return the exit code. Raises ConfigurationError."""
     from bookie_service.admin import instance_states, instances
 
@@ -153,7 +156,7 @@ def _supervise(arguments: argparse.Namespace, argv: Sequence[str], signals: Shut
     log_output.use(first.log_level, first.log_format)
     command = [sys.executable, "-m", "bookie_service", *argv]
     command += [] if arguments.json else ["--json"]
-    return instances.run(command, arguments.instances, signals, as_json=arguments.json)
+    return instances.run(command, arguments.instances, signals, limiter, as_json=arguments.json)
 
 
 def _load_instance(arguments: argparse.Namespace, number: int) -> Configuration:

@@ -52,7 +52,7 @@ CONSOLE = ("bkspark_console",)
 CONSOLE_IMPORTS = _of_bkspark(
     """
     ids errors version arrow_sizes entries wire tls security core metadata ledger log client cli log_limit log_lines
-    tasks wall_clock
+    failure_log tasks wall_clock
     """
 )
 """All of bkspark that the console may import. No other package imports the console (`HOME_OF`)."""

@@ -139,7 +139,7 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             print_result(facts, f"{kind} of {bookie} is over", as_json=arguments.json)
             return 0
         await check_known(client, bookie)
-        await check_no_other(stored, bookie, kind)
+        has_one = await has_plan(stored, bookie, kind)
         if despite is not None and (against := await harm(client, bookie, despite)):
             return refuse(arguments, bookie, against)
         if despite is not None and arguments.dry_run:
@@ -147,7 +147,10 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             print_result(facts, f"{bookie} may be stopped; nothing was changed", as_json=arguments.json)
             return 0
         plan = new_plan(bookie, kind, arguments.reason, getattr(arguments, "for") or 0)
-        await store_plan(stored, plan, lambda there: there.kind == kind)
+        if despite is None or has_one:
+            await store_plan(stored, plan, lambda there: there.kind == kind)
+        elif against := await store_harmless(client, stored, plan, despite):
+            return refuse(arguments, bookie, against)
         await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
         followed = await until_mode(client, bookie, "readonly")
         facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed, "done": True}
@@ -184,11 +187,33 @@ async def check_known(client: Client, bookie: str) -> None:
         raise ConfigurationError(f"there is no bookie {bookie}; known are {', '.join(states) or 'none'}")
 
 
-async def check_no_other(stored: BookiePlans, bookie: str, kind: str) -> None:
-    """Raise ConfigurationError if there is a plan of another kind."""
+async def has_plan(stored: BookiePlans, bookie: str, kind: str) -> bool:
+    """Return whether a plan of a kind is in force. Raises ConfigurationError if there is one of another kind."""
     plan = await stored.find(bookie)
-    if plan is not None and plan.kind != kind and not plan.is_over(wall_clock_ms()):
+    if plan is None or plan.is_over(wall_clock_ms()):
+        return False
+    if plan.kind != kind:
         raise ConfigurationError(plan.refusal)
+    return True
+
+
+async def store_harmless(client: Client, stored: BookiePlans, plan: BookiePlan, despite: list[str]) -> list[Reason]:
+    """Store a plan in which a bookie will be stopped, unless it may not be stopped now; return why not.
+
+    Call it after `harm` has found nothing. Another operator may have checked another bookie at the same time. When both
+    plans are stored, each of the two finds the other one: so at most one stays, unless both may be stopped.
+
+    Raises:
+        ConfigurationError: there is a plan already.
+    """
+    await store_plan(stored, plan, lambda there: False)
+    against = None
+    try:
+        against = await harm(client, plan.bookie, despite)
+    finally:
+        if against != []:
+            await stored.end_own(plan)
+    return against
 
 
 async def store_plan(stored: BookiePlans, plan: BookiePlan, may_replace: Callable[[BookiePlan], bool]) -> None:

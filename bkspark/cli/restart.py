@@ -13,14 +13,14 @@ import dataclasses
 import shlex
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bkspark.cli.arguments import bookie_id, client_net, client_zookeeper, cluster_uri, seconds
 from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
-from bkspark.cli.plans import add_despite, check_known, harm, new_plan, plans_of, store_plan, until_mode
+from bkspark.cli.plans import add_despite, check_known, harm, new_plan, plans_of, store_harmless, until_mode
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.one_line import one_line
 
@@ -142,7 +142,7 @@ async def _preview(arguments: argparse.Namespace) -> int:
         ]
         print_json({"restart": planned, "dry_run": True, "done": True})
     else:
-        rows = [(bookie, "; ".join(f"{each.code}: {each.text}" for each in found)) for bookie, found in against.items()]
+        rows = [(bookie, _text(found)) for bookie, found in against.items()]
         print_table(["bookie", "waits for"], [(bookie, text or None) for bookie, text in rows])
     return DEGRADED if any(against.values()) else 0
 
@@ -159,17 +159,27 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
         Unhealthy: it is not in time.
         BookKeeperError, ConfigurationError: the bookie cannot be restarted.
     """
+    import asyncio
+
     from bkspark.metadata.bookie_plans import MAINTENANCE
 
     async def against() -> list[Reason]:
         return await _against(client, bookie, arguments.despite)
 
-    await _until_none(against, arguments.timeout, f"{what} is not restarted")
     stored, registry = await plans_of(client), (await client.context()).registry
-    session = await registry.session(bookie)
-    # The copies are replaced if this command dies in the middle and the bookie does not come back.
-    plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)
-    await store_plan(stored, plan, lambda there: False)
+    deadline = time.monotonic() + arguments.timeout
+    while True:
+        await _until_none(against, deadline - time.monotonic(), f"{what} is not restarted")
+        session = await registry.session(bookie)
+        # The copies are replaced if this command dies in the middle and the bookie does not come back.
+        plan = new_plan(bookie, MAINTENANCE, "restart", int(arguments.timeout) + 60)
+        found = await store_harmless(client, stored, plan, arguments.despite)
+        if not found:
+            break
+        if time.monotonic() > deadline:
+            raise Unhealthy(f"{what} is not restarted: {_text(found)}")
+        # Another command may have withdrawn at the same time. One of the two must come first the next time.
+        await asyncio.sleep(POLL_S * (1 + (await client.context()).random.randrange(10)))
     try:
         await record_by(client, f"restart bookie {bookie}", is_made=False)
         if arguments.command is None:
@@ -217,13 +227,17 @@ async def _unhealthy(client: Client, despite: Collection[str]) -> list[Reason]:
     return [reason for reason in reasons(await cluster_facts(client)) if reason.code not in (*IGNORED, *despite)]
 
 
+def _text(found: Iterable[Reason]) -> str:
+    return "; ".join(f"{each.code}: {each.text}" for each in found)
+
+
 async def _until_none(ask: Callable[[], Awaitable[list[Reason]]], seconds_max: float, what: str) -> None:
     """Return when nothing prevents it any more. Raises Unhealthy."""
     import asyncio
 
     deadline, said = time.monotonic() + seconds_max, ""
     while found := await ask():
-        text = "; ".join(f"{each.code}: {each.text}" for each in found)
+        text = _text(found)
         if time.monotonic() > deadline:
             raise Unhealthy(f"{what}: {text}")
         if text != said:

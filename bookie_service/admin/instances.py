@@ -29,11 +29,13 @@ from typing import Any
 
 from bkspark.child_reports import ending, facts_in
 from bkspark.command_line import StdoutFailed, discard_stdout
+from bkspark.log_limit import FLUSH_S, LogLimiter
 from bkspark.one_line import SHOWN_CHARACTERS_MAX, one_line
 from bkspark.parent_death import die_with_parent
 from bookie_service.admin.log_output import INSTANCE_VARIABLE
 from bookie_service.admin.service_manager import ServiceManager
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals, ignore_harmless
+from bookie_service.service import Repeating
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +62,17 @@ class _CannotStart(Exception):
         self.code = code
 
 
-def run(command: Sequence[str], count: int, signals: ShutdownSignals, *, as_json: bool) -> int:
+def run(command: Sequence[str], count: int, signals: ShutdownSignals, limiter: LogLimiter, *, as_json: bool) -> int:
     """Run `count` bookies until a signal ends them; return the exit code of a bookie.
 
     Args:
         command: runs a bookie with --json; `--instance I` is added.
+        limiter: of this process's log. Lines that it has left out are summed up meanwhile, and at the end.
     """
-    return asyncio.run(_Supervisor(command, count).run(signals, as_json=as_json))
+    try:
+        return asyncio.run(_Supervisor(command, count).run(signals, limiter, as_json=as_json))
+    finally:
+        limiter.finish()
 
 
 class _Supervisor:
@@ -91,9 +97,10 @@ class _Supervisor:
         self._has_failed_to_stop = False
         """Whether an instance ended with an error when all were stopped. Set once."""
 
-    async def run(self, signals: ShutdownSignals, *, as_json: bool) -> int:
+    async def run(self, signals: ShutdownSignals, limiter: LogLimiter, *, as_json: bool) -> int:
         """Run the instances; return the exit code when all have ended."""
         loop = asyncio.get_running_loop()
+        Repeating(loop, FLUSH_S, limiter.flush)
         for number in SIGNALS:
             loop.add_signal_handler(number, signals.request)
         signals.stop_by(self._stop)

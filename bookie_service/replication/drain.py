@@ -6,6 +6,7 @@ No copy is given up early: a fragment names another bookie only when that one ha
 * A drain can be interrupted at any time. Its state is the metadata of the ledgers: those that still name the bookie are
   left. Running it again continues. Several processes may drain a bookie together, because each ledger has its lock;
   they report to each other (`drain_sharing`).
+* It goes on after an outage of the metadata store (`outages`).
 * Deleting the plan cancels the drain. What was copied stays where it is, and the bookie takes entries again.
 * The last fragment of an open ledger may still grow. Its writer leaves a read-only bookie at its next entry, and the
   ledger waits until then. With `closes_open` it is fenced and closed after the grace period, as when a bookie is lost.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -38,10 +40,13 @@ from bookie_service.replication.drain_plans import check_serves
 from bookie_service.replication.drain_sharing import OtherProcesses, ProcessReport, as_stored, reports_of
 from bookie_service.replication.listing import read_naming
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.outages import through_outages
 from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.repair import Ended, Outcome, RepairBookies, RepairCore
 from bookie_service.replication.repair_run import RepairRun
 from bookie_service.replication.repair_targets import RepairTargets
+
+logger = logging.getLogger(__name__)
 
 REPORT_S = 1.0
 PAUSE_S = 0.5
@@ -177,8 +182,15 @@ class Drain:
             DrainCancelled: the plan was deleted.
             ConfigurationError: the bookie is unknown or does not run.
             NotEnoughBookies, ReadFailed, ...: the error of what remains, when nothing else is left to do.
-            MetadataError: the metadata store failed.
+            MetadataError: the metadata store failed, for longer than `OUTAGE_S_MAX` if it is an outage.
         """
+        return await through_outages(self._cluster.context.registry, self._run, self._say)
+
+    def _say(self, what: str) -> None:
+        logger.warning("the drain of bookie %s %s", self._bookie, what)
+
+    async def _run(self) -> int:
+        """`run` until an outage of the metadata store."""
         await check_serves(self._cluster, self._bookie)
         plan = await self._plan()
         self._before = progress_of(plan)

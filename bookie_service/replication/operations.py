@@ -17,6 +17,7 @@ from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
 from bookie_service.replication.listing import read_naming
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.outages import through_outages
 from bookie_service.replication.recent_rate import RecentRate
 from bookie_service.replication.worker import ReplicationWorker
 
@@ -147,23 +148,27 @@ async def move_away(
         NoSuchBookie: the bookie is unknown.
         NotEnoughBookies, ReadFailed, ...: the error of what remains, when nothing else is left to do.
         MetadataFormat: a ledger's metadata cannot be decoded; the other ledgers were moved.
-        MetadataError: the bookie still serves, or the metadata store failed.
+        MetadataError: the bookie still serves, or the metadata store failed, for longer than `OUTAGE_S_MAX` if it is
+            an outage.
     """
     await check_is_down(cluster, bookie)
     worker = cluster.worker(this_process(), options)
-    moved, skipped = 0, frozenset[int]()
-    while True:
-        # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
-        shares, unreadable = await _naming(cluster, bookie, skips_open=skips.open)
-        left = {ledger_id: size for ledger_id, size in shares.items() if ledger_id not in skipped}
-        if not left:
-            break
-        failing = await _move(cluster, bookie, left, worker, progress, skips)
-        skipped |= failing
-        moved += len(left) - len(failing)
-    if unreadable is not None:
-        raise unreadable
-    return moved
+    named, skipped = set[int](), set[int]()
+
+    async def move() -> None:
+        while True:
+            # Repeated until no ledger names it, because a writer with old information may name the bookie once more.
+            shares, unreadable = await _naming(cluster, bookie, skips_open=skips.open)
+            left = {ledger_id: size for ledger_id, size in shares.items() if ledger_id not in skipped}
+            if not left:
+                break
+            named.update(left)
+            skipped.update(await _move(cluster, bookie, left, worker, progress, skips))
+        if unreadable is not None:
+            raise unreadable
+
+    await through_outages(cluster.context.registry, move, lambda what: progress(f"the copying from {bookie} {what}"))
+    return len(named) - len(skipped)
 
 
 class _Moving:

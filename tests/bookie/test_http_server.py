@@ -19,7 +19,7 @@ from bkspark.security.roles import Role
 from bookie_service.admin.http.access import HttpAccess
 from bookie_service.admin.http.messages import HttpError, HttpRequest, HttpResponse, failed, plain
 from bookie_service.admin.http.routing import Routes
-from bookie_service.admin.http.server import serving
+from bookie_service.admin.http.server import CHUNKS_MAX, serving
 from bookie_service.settings.http_options import HttpLimits, HttpOptions
 from tests.polling import wait_until
 
@@ -124,6 +124,7 @@ def test_one_connection_takes_many_requests_also_when_they_come_at_once() -> Non
         (b"PUT /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000, 413),
         (b"PUT /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n" + b"x" * 5000, 413),
         (head(b"PUT /echo", b"Transfer-Encoding: chunked\r\n") + (b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 5, 413),
+        (head(b"PUT /echo", b"Transfer-Encoding: chunked\r\n") + b"1\r\nx\r\n" * (CHUNKS_MAX + 1), 413),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET /%ff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET /echo?" + b"&".join(b"a%d=1" % n for n in range(200)) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
@@ -140,6 +141,7 @@ def test_one_connection_takes_many_requests_also_when_they_come_at_once() -> Non
         "long_body",
         "long_chunks",
         "many_chunks",
+        "small_chunks",
         "no_host",
         "no_utf8",
         "many_parameters",
@@ -154,6 +156,22 @@ def test_what_is_not_a_request_or_too_large_is_refused_and_the_connection_ends(d
     reply = served(lambda port: talk(port, data))
     assert isinstance(reply, bytes)
     assert status_of(reply) == status
+
+
+def test_body_of_as_many_chunks_as_are_allowed_is_taken() -> None:
+    data = head(b"PUT /echo", b"Transfer-Encoding: chunked\r\nConnection: close\r\n")
+    reply = served(lambda port: talk(port, data + b"1\r\nx\r\n" * CHUNKS_MAX + b"0\r\n\r\n"))
+    assert isinstance(reply, bytes)
+    assert status_of(reply) == 201
+    assert b"x" * CHUNKS_MAX in reply
+
+
+def test_head_that_comes_at_once_and_is_too_large_is_refused_before_it_is_parsed() -> None:
+    """A head of 256 KiB was parsed for a quarter of a second, in which the bookie served no client."""
+    reply = served(lambda port: talk(port, head(b"GET /echo", b"a:\r\n" * 5_000)))
+    assert isinstance(reply, bytes)
+    assert status_of(reply) == 431
+    assert b"the request's head is too large" not in reply, "h11 noticed it by the size of what it had got"
 
 
 def test_a_peer_cannot_choose_what_log_lines_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:

@@ -212,15 +212,17 @@ def test_all_end_if_no_instance_can_start(host: Host) -> None:
 
 
 SUPERVISE = """
-import logging, sys
+import logging, sys, time
+from bkspark.log_limit import LogLimiter
 from bookie_service.admin import instances
 from bookie_service.admin.shutdown import ShutdownSignals
 
 logging.basicConfig(level=logging.INFO)
+limiter = LogLimiter(time.monotonic, print)  # it limits no handler: these tests count lines
 instances.PAUSE_S_MIN, instances.PAUSE_S_MAX = PAUSES
 signals = ShutdownSignals()
 signals.begin()
-sys.exit(instances.run(sys.argv[1:], 2, signals, as_json=True))
+sys.exit(instances.run(sys.argv[1:], 2, signals, limiter, as_json=True))
 """
 INSTANCE = """
 import json, os, pathlib, signal, sys, time

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from bkspark.client import Client
+from bkspark.errors import MetadataError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
@@ -20,6 +21,20 @@ OPTIONS = AutoRecoveryOptions(repair=RepairOptions(pause_s=1000.0, failed_pause_
 
 EMPTY = replace(CLOSED, last_entry=-1, length=0)
 """The metadata of a ledger that can be repaired without any bookie but a spare one."""
+
+
+class AwayTree(MemoryTree):
+    """A session whose server can be away: then each call fails after a while."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        session = store.session()
+        super().__init__(store, session.session_id, session.session_timeout_s)
+        self.is_away = False
+
+    def _check(self) -> None:
+        super()._check()
+        if self.is_away:
+            raise MetadataError("the store does not answer")
 
 
 def play(

@@ -10,7 +10,7 @@ import pytest
 
 from bkspark.core.copies import CopyEstimate
 from bkspark.core.metadata import Fragment
-from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, MetadataFormat
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataAccessDenied, MetadataError, MetadataFormat
 from bkspark.metadata.bookie_plans import DRAIN, MAINTENANCE, BookiePlan, BookiePlans
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION, Stat
@@ -223,11 +223,11 @@ class Replaced(LedgerReads):
         """The number of the session follows the reads."""
 
 
-class Away(LedgerReads):
-    """A session whose store fails once."""
+class Refusing(LedgerReads):
+    """A session whose store refuses a read once."""
 
     def happens(self) -> None:
-        raise MetadataError("the store is away")
+        raise MetadataAccessDenied("the store refuses the read")
 
 
 def test_drain_that_lost_its_lock_with_its_session_changes_nothing() -> None:
@@ -246,16 +246,16 @@ def test_drain_that_lost_its_lock_with_its_session_changes_nothing() -> None:
     play(test, Replaced)
 
 
-def test_failure_of_the_store_ends_a_drain() -> None:
-    """Nothing is known of any ledger then."""
+def test_refusal_of_the_store_ends_a_drain() -> None:
+    """Nothing is known of any ledger then, and waiting does not help, unlike in an outage (`test_outages`)."""
 
     async def test(bench: Bench) -> None:
         await bench.cluster.context.ledgers.create(EMPTY)
         await register(bench, SPARE)
-        with pytest.raises(MetadataError, match="away"):
+        with pytest.raises(MetadataAccessDenied, match="refuses"):
             await (await drain_of(bench)).run()
 
-    play(test, Away)
+    play(test, Refusing)
 
 
 class Damaged(LedgerReads):

@@ -4,13 +4,14 @@ What must hold in addition to A1 to A5 (`full_repairs`), looked at whenever a le
 bookie is stopped:
 
     W1  each entry of a whole ledger has Qw durable copies on bookies that its metadata name, at every moment
-    W2  while a bookie is stopped for a restart, another bookie that serves has a copy of each of these entries
+    W2  while a bookie is stopped for a restart, another bookie that serves has a copy of each of these entries: all but
+        one of its copies are there, unless two operators restart bookies at the same time
     W3  a rolling restart stops one bookie at a time, and no copy is replaced because of it
     W4  a drain ends a bounded time after the faults; no ledger names the bookie then
     W5  no open ledger is fenced by a drain that was not asked to close them
 
 Two bookies may be drained at once, a bookie may be lost for ever during its drain, and another bookie may be down when
-a rolling restart begins.
+a rolling restart begins, or two operators restart bookies at the same time.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class DrainSchedule(RepairSchedule):
         # Its own source: what happens in addition changes nothing in the rest.
         self.more = Random(f"more of drain {seed}")
         self.is_one_away = self.is_restart and self.more.random() < 0.5
+        can_be_twice = self.is_restart and not self.is_one_away
+        self.restarts_twice = can_be_twice and Random(f"two restarts {seed}").random() < 0.5
         addition = "" if self.is_restart else self.more.choice(("", "", "second drain", "loss"))
         self.drains_two = addition == "second drain"
         self.loses_drained = addition == "loss"
@@ -108,14 +111,15 @@ class DrainSchedule(RepairSchedule):
         if not restarts:
             return
         self.history.count_fault("restart")
-        if self._stopped:
+        if self._stopped and not self.restarts_twice:
             self._complain(f"W3: {bookie.id} restarts while {self._stopped} is stopped")
         self._stopped.add(bookie.id)
         bookie.settle()
         await bookie.crash(Loss.LOST)
         # At once, before autorecovery replaces anything, and at the end.
         await self._check_served()
-        await asyncio.sleep(self.drains.choice((0.1, 2.0, 20.0)))
+        # Two that are restarted at the same time are stopped together for a while.
+        await asyncio.sleep(20.0 if self.restarts_twice else self.drains.choice((0.1, 2.0, 20.0)))
         await self._check_served()
         await bookie.start()
         self._stopped.discard(bookie.id)
@@ -130,12 +134,22 @@ class DrainSchedule(RepairSchedule):
             bookies.sort(key=lambda bookie: bookie is not first)
         client, swaps = self._client(), self.swaps
         writing = [asyncio.ensure_future(self._append(ledger, 10 * span_s)) for ledger in self.ledgers]
-        for bookie in bookies:
-            try:
-                await asyncio.wait_for(restart.restart_one(client, bookie.id, arguments, bookie.id), 600)
-            except (BookKeeperError, TimeoutError) as error:
-                self._complain(f"W4: the restart of {bookie.id} failed: {error!r}")
-                break
+
+        async def restart_each(some: list[FullBookie]) -> None:
+            for bookie in some:
+                try:
+                    await asyncio.wait_for(restart.restart_one(client, bookie.id, arguments, bookie.id), 600)
+                except (BookKeeperError, TimeoutError) as error:
+                    self._complain(f"W4: the restart of {bookie.id} failed: {error!r}")
+                    break
+
+        if self.restarts_twice:
+            self.history.count_fault("two restarts")
+            first, second = await self._neighbours()
+            rest = [bookie for bookie in bookies if bookie not in (first, second)]
+            await asyncio.gather(restart_each([first, *rest[::2]]), restart_each([second, *rest[1::2]]))
+        else:
+            await restart_each(bookies)
         await self._ended(writing, "owners")
         await client.close()
         if self.swaps != swaps and not self.is_one_away:
@@ -304,14 +318,14 @@ class DrainSchedule(RepairSchedule):
                 self._complain(f"W1: ledger {ledger_id} entry {entry_id}: {name} is named and has no durable copy")
 
     async def _check_served(self) -> None:
-        """W2, while a bookie is stopped."""
+        """W2, while a bookie is stopped. A rolling restart takes one copy away, two of them more."""
         for ledger_id, metadata in await self._metadata():
             self._check_durable(ledger_id, metadata)
             entries: dict[int, int] = {}
             for name, entry_id in self._entries(ledger_id, metadata):
                 entries[entry_id] = entries.get(entry_id, 0) + (self.cluster.bookie(name).twin is not None)
             for entry_id, count in entries.items():
-                if count < metadata.write_quorum - 1:
+                if count < (1 if self.restarts_twice else metadata.write_quorum - 1):
                     self._complain(f"W2: ledger {ledger_id} entry {entry_id} has {count} copies that serve")
 
     async def _check_unnamed(self, victim: FullBookie) -> None:

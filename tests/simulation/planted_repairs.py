@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from bkspark.cli import restart
+from bkspark.cli.plans import store_plan
+from bkspark.client import Client
 from bkspark.core.effects import WriteMetadata
+from bkspark.core.health import Reason
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
 from bkspark.ledger.replica_copies import ReplicaReader, ReplicaWriter
+from bkspark.metadata.bookie_plans import BookiePlan, BookiePlans
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.wire import v2
@@ -276,6 +280,16 @@ def leaving_bookies_stay() -> Plant:
         return bookie not in self._bookies.leaving and old(self, fragment, bookie)
 
     return around(RepairCore, "_is_lost", wrap)
+
+
+def other_plans_not_looked_at() -> Plant:
+    """A restart begins although another operator has begun one since it checked the cluster."""
+
+    async def store(client: Client, stored: BookiePlans, plan: BookiePlan, despite: list[str]) -> list[Reason]:
+        await store_plan(stored, plan, lambda there: False)
+        return []
+
+    return replaced(restart, "store_harmless", store)
 
 
 @contextlib.contextmanager

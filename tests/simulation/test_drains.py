@@ -41,6 +41,7 @@ def test_no_ledger_is_below_its_write_quorum_during_drains_and_restarts(part: in
         (planted.return_not_awaited, 3),
         (planted.health_not_awaited, 21),
         (planted.leaving_bookies_stay, 9),
+        (planted.other_plans_not_looked_at, 11),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -36,6 +36,11 @@ from bookie_service.settings.http_options import HttpLimits
 
 logger = logging.getLogger(__name__)
 
+STEP_BYTES = 4096
+"""The parser gets at most this many bytes at once: it refuses a head that is too large before it parses all of it."""
+CHUNKS_MAX = 256
+"""A body may come in this many chunks. The parser takes as long for a chunk of one byte as for a large one: a body of
+the largest size would keep the bookie's event loop from its clients for seconds."""
 METHOD_MAX, PATH_MAX = 20, 200
 """At most this many characters of a request's method and path are logged."""
 _QUOTED = re.compile(r""":? (?:b['"]|bytearray\().*""", re.DOTALL)
@@ -107,6 +112,12 @@ class _Connection(asyncio.Protocol):
         """The request in progress; None: there is none."""
         self._body = bytearray()
         """The part of its body that has come."""
+        self._chunks = 0
+        """How many chunks of its body have come."""
+        self._unread = bytearray()
+        """What has come and the parser has not got yet."""
+        self._has_ended = False
+        """Whether the peer sends nothing more, and the parser has not got this yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         """The task that answers the request; empty: none does."""
         self._timer: asyncio.TimerHandle | None = None
@@ -147,11 +158,11 @@ class _Connection(asyncio.Protocol):
             task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._http.receive_data(data)
+        self._unread += data
         self._read_on()
 
     def eof_received(self) -> bool:
-        self._http.receive_data(b"")
+        self._has_ended = True
         self._read_on()
         # The current request is answered first. Then `_read_on`, or the end of the response, closes the connection.
         # TLS has no half-closed connections.
@@ -171,7 +182,7 @@ class _Connection(asyncio.Protocol):
         """Take events of the request until it is whole, or more bytes are needed."""
         try:
             while True:
-                event = self._http.next_event()
+                event = self._next_event()
                 if event is h11.NEED_DATA or event is h11.PAUSED:
                     if self._http.they_are_waiting_for_100_continue:
                         self._transport.write(
@@ -179,7 +190,7 @@ class _Connection(asyncio.Protocol):
                         )
                     return
                 if isinstance(event, h11.Request):
-                    self._request, self._body = event, bytearray()
+                    self._request, self._body, self._chunks = event, bytearray(), 0
                     if _head_bytes(event) > self._limits.head_bytes:
                         self._end_with(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
                         return
@@ -194,6 +205,12 @@ class _Connection(asyncio.Protocol):
                         self._end_with(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body is too large")
                         return
                     self._body += event.data
+                    self._chunks += event.chunk_end
+                    if self._chunks > CHUNKS_MAX:
+                        self._end_with(
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request's body has more than {CHUNKS_MAX} chunks"
+                        )
+                        return
                 elif isinstance(event, h11.EndOfMessage):
                     self._stop_waiting()
                     self._transport.pause_reading()
@@ -204,6 +221,19 @@ class _Connection(asyncio.Protocol):
                     return
         except h11.RemoteProtocolError as error:
             self._end_with(error.error_status_hint, f"this is not a request: {_QUOTED.sub('', str(error))}")
+
+    def _next_event(self) -> Any:
+        """Return the parser's next event; NEED_DATA: it has got all that has come."""
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._unread:
+                self._http.receive_data(bytes(self._unread[:STEP_BYTES]))
+                del self._unread[:STEP_BYTES]
+            elif self._has_ended:
+                self._has_ended = False
+                self._http.receive_data(b"")
+            else:
+                break
+        return event
 
     async def _serve(self) -> None:
         assert self._request is not None
