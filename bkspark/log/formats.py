@@ -4,6 +4,7 @@
     /bkspark/logs/<name>/pages/<page>       a run of the list of ledgers; never changed once written
     /bkspark/logs/<name>/pending/<ledger>   a ledger that an attempt writes and the list does not hold (yet)
     /bkspark/logs/<name>/condemned/<list>   ledgers to delete: taken from the list, or never put into it
+    /bkspark/logs/<name>/condemned/deleted-<id>    empty: the log with this id is being deleted
     /bkspark/logs/<name>/schemas/<schema>   a payload format and schema of entries: `schemas` specifies it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, or 2 for a head with
@@ -41,7 +42,10 @@ Head:
     changes        tokens of the latest changes, the newest last; the version of the head's node counts the changes. By
                    its token, a change whose answer was lost is recognised
     condemned      names of the lists of condemned ledgers that still have to be deleted
-    deleted        true while the log is being deleted
+    deleted        true while the log is being deleted. The same change creates the node `condemned/deleted-<id>`. All
+                   later changes check that it exists, and the last one deletes it: a new log of the same name, whose
+                   node may have the same version, does not have it. A deletion that an earlier bkspark began gets it
+                   when it is continued
     slices, times, retention    only from version 5 on: whether the log has had a slice; when its entries entered it
                    (`times`), and how long it keeps them (`retention`): an older bkspark would append without a time
     schemas        in version 4, and from 5 on if the log has a schema; never empty: [first ordinal, number, schema] by
@@ -163,6 +167,11 @@ def log_path(name: str) -> str:
 def pending_path(name: str, ledger_id: int) -> str:
     """Return the path of a pending ledger's registration."""
     return f"{log_path(name)}/{PENDING}/{ledger_id}"
+
+
+def deletion_node(log_id: str) -> str:
+    """Return the path, below a log's, of the node of its deletion, which exists while the log is being deleted."""
+    return f"{CONDEMNED}/deleted-{log_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from bkspark.log.formats import (
     SegmentFacts,
     decode_head,
     decode_page,
+    deletion_node,
     encode_head,
     log_path,
 )
@@ -319,6 +320,26 @@ class HeadStore:
                     known = "whether the change took effect is unknown" if attempt.results else "nothing was changed"
                     raise MetadataError(f"log {name}: {known}: {error}") from None
 
+    async def mark_deleted(self, name: str) -> None:
+        """Create the node of a log's deletion if the log is being deleted and has no such node: an earlier build began
+        the deletion, or has removed the node.
+
+        Raises:
+            NoSuchLog, ConfigurationError, MetadataFormat: as `read`.
+            NoSuchNode: the folder of the node is missing.
+        """
+        stored = await self.read(name, even_if_deleted=True)
+        if stored.head.is_deleted:
+            path = log_path(name)
+            made = Create(f"{path}/{deletion_node(stored.head.log_id)}")
+            try:
+                await self.tree.transaction([Check(path, stored.version), made])
+            except (NodeExists, MetadataVersion):
+                return  # another process was faster
+            except NoSuchNode:
+                await self.read(name, even_if_deleted=True)  # raises NoSuchLog if that is the reason
+                await self.tree.children(f"{path}/{CONDEMNED}")
+
     async def page(self, name: str, ref: PageRef) -> tuple[SegmentFacts, ...]:
         """Return a page's ledgers. Raises NoSuchNode if the page is gone, MetadataFormat as `read`."""
         ledgers = self._pages.ledgers.get(ref.name)
@@ -465,11 +486,17 @@ class _Attempt(Generic[T]):
             *stored.unchanged(self._name),
             *change.also,
         ]
+        mark = f"{path}/{deletion_node(stored.head.log_id)}"
+        if change.head.is_deleted:
+            # A new log of this name may have the same version: it does not have this node.
+            operations.append(Check(mark, ANY_VERSION) if stored.head.is_deleted else Create(mark))
         for node in change.nodes:
             await self._heads.tree.create(f"{path}/{node.path}", node.data)
         try:
             await self._heads.tree.transaction(operations)
-        except (NoSuchNode, NodeExists, MetadataVersion):
+        except (NoSuchNode, NodeExists, MetadataVersion) as error:
+            if error.node == mark:
+                await self._heads.mark_deleted(self._name)
             raise
         except MetadataError:
             self.results[stored.version] = change.result

@@ -40,6 +40,7 @@ from bkspark.log.formats import (
     PageRef,
     Publisher,
     SegmentFacts,
+    deletion_node,
     encode_page,
     log_path,
     pending_path,
@@ -62,6 +63,7 @@ SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes at most, for the same reason."""
 ENDED_MAX = 500
 """Registrations of ledgers that are published, which one transaction ends at most, for the same reason."""
+_LATER = (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
 
 T = TypeVar("T")
 
@@ -168,21 +170,19 @@ class LogStore:
             stored = await self.heads.read(name, even_if_deleted=True)
             if not stored.head.is_deleted:
                 return True  # another call finished the deletion, and a new log has the name
-            later = [
-                Delete(node)
-                for folder in (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
-                for node in await self._all(path, folder)
-            ]
-            folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
+            own = deletion_node(stored.head.log_id)
+            later = [Delete(node) for folder in _LATER for node in await self._all(path, folder)]
+            folders = [Delete(f"{path}/{folder}") for folder in (own, PAGES, PENDING, CONDEMNED)]
             try:
                 await self._tree.transaction([*later, *folders, Delete(path, stored.version)])
             except (NodeExists, MetadataVersion):
                 continue  # an attempt that began before the deletion has registered a ledger
             except MetadataError as error:
                 if await self._tree.exists(path) is not None:
-                    if isinstance(error, NoSuchNode):
-                        continue  # a reader has ended its registration
-                    raise
+                    if not isinstance(error, NoSuchNode):
+                        raise
+                    await self.heads.mark_deleted(name)
+                    continue  # the node of this deletion was missing, or a reader has ended its registration
             return True
         raise MetadataError(f"log {name} is being used while it is deleted: stop its writers and delete it again")
 

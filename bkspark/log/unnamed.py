@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bkspark.errors import NoSuchNode
-from bkspark.log.formats import CONDEMNED, PAGES, LogHead, log_path
+from bkspark.log.formats import CONDEMNED, PAGES, LogHead, deletion_node, log_path
 from bkspark.log.heads import Change, HeadStore
 from bkspark.log.schemas import SCHEMAS
 from bkspark.log.snapshot import LogSnapshot
@@ -25,6 +25,7 @@ async def remove_unnamed(heads: HeadStore, name: str) -> None:
     async def decide(head: LogHead) -> Change[int]:
         named = {f"{PAGES}/{page}" for page in head.page_names} | {f"{CONDEMNED}/{item}" for item in head.condemned}
         named |= {f"{SCHEMAS}/{ref.name}" for ref in head.schemas}
+        named |= {deletion_node(head.log_id)} if head.is_deleted else set()
         named |= {f"{TIMES}/{ledger_id}" for ledger_id in await _open_ids(heads, name, head)}
         present = [
             f"{folder}/{child}"

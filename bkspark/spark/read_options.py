@@ -140,6 +140,8 @@ def check_log_read(options: ChosenForRead) -> None:
 def check_conditions(ledger_metadata: Mapping[str, str]) -> None:
     """Raise ConfigurationError if a condition on custom metadata and a negated one exclude each other."""
     for key, value in ledger_metadata.items():
+        if key.startswith(NOT):
+            continue  # two negated conditions: "!!k" is about the key "!k"
         excluded = ledger_metadata.get(f"{NOT}{key}")
         if excluded is not None and excluded in (value, ANY_VALUE):
             raise ConfigurationError(

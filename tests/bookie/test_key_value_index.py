@@ -141,6 +141,20 @@ def test_store_opens_after_a_power_cut_at_any_moment_of_a_commit() -> None:
         opened.close()
 
 
+@pytest.mark.parametrize(
+    ("block_bytes", "bloom_bits", "filter_policy"), [(8192, 10, "bloomfilter"), (16384, 0, "nullptr")]
+)
+def test_database_has_the_configured_blocks_and_filters_and_its_indexes_count_to_its_cache(
+    tmp_path: Path, block_bytes: int, bloom_bits: int, filter_policy: str
+) -> None:
+    options = KeyValueOptions(block_bytes=block_bytes, bloom_bits_per_key=bloom_bits)
+    RocksKeyValues(str(tmp_path), options).close()
+    (written,) = tmp_path.glob("OPTIONS-*")
+    stored = {line.strip() for line in written.read_text().splitlines()}
+    assert {f"block_size={block_bytes}", f"filter_policy={filter_policy}"} <= stored
+    assert "cache_index_and_filter_blocks=true" in stored
+
+
 def test_store_without_space_is_not_rewritten(tmp_path: Path) -> None:
     (tmp_path / "positions").mkdir()
     store = RocksKeyValues(str(tmp_path / "positions"), KeyValueOptions(), has_space=lambda: False)

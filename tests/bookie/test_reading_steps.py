@@ -171,6 +171,18 @@ def test_piece_of_exactly_the_configured_size_gets_no_other_answer(twin: BookieT
     assert peer.pieces == [size] * 4
 
 
+def test_entries_after_a_refusal_fill_no_more_than_the_configured_size(twin: BookieTwin) -> None:
+    sizes = []
+    for asked in ((UNKNOWN, 0), (DENSE, 20)):
+        peer = Peer()
+        Bench(twin).reads.enqueue(v2_reads(peer, asked))
+        sizes.append(len(peer.sent))
+    bench, peer = Bench(twin, options=ReadOptions(replies_bytes_max=sum(sizes))), Peer()
+    bench.reads.enqueue(v2_reads(peer, (UNKNOWN, 0), *[(DENSE, 20)] * 6))
+    assert peer.pieces[0] == sum(sizes)
+    assert len(answers(peer)) == 7
+
+
 def test_ledger_that_began_after_an_earlier_turn_looked_for_it_is_found(twin: BookieTwin) -> None:
     """X1: a negative answer is true at the moment at which it is given."""
     twin.serve(SILENT, add_frame(KEY, entry(UNKNOWN + 2, 0)))

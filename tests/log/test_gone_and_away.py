@@ -166,6 +166,8 @@ def test_folder_that_was_removed_by_hand_while_its_log_is_deleted_is_named(folde
         tree = Meddling(world.server)
 
         async def remove() -> None:
+            for child in await world.nodes(folder):
+                await world.server.session().delete(f"{log_path('x')}/{folder}/{child}")
             await world.server.session().delete(f"{log_path('x')}/{folder}")
 
         async def hide() -> None:

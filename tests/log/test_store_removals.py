@@ -15,7 +15,7 @@ from bkspark.errors import (
     MetadataError,
     NoSuchLog,
 )
-from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.log.formats import SegmentFacts, SegmentOwner, deletion_node, log_path
 from bkspark.log.positions import Position
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -183,28 +183,37 @@ class _Overtaken(MemoryTree):
             self._left = self._number
 
 
-@pytest.mark.parametrize("staged", [[], [4]])
-def test_a_deletion_that_another_call_finishes_takes_nothing_of_the_next_log_of_its_name(staged: list[int]) -> None:
-    """Whichever step the other call and the creation come before."""
+# A head's version counts the changes of its log, from 0 on. So for each difference in the numbers of publishes the
+# versions of the two logs are the same at other steps.
+@pytest.mark.parametrize(("old", "staged"), [(0, []), (1, [4])])
+@pytest.mark.parametrize("more", [0, 1, 2, 3])
+def test_a_deletion_that_another_call_finishes_takes_nothing_of_the_next_log_of_its_name(
+    more: int, old: int, staged: list[int]
+) -> None:
+    """Whichever step the other call and the creation come before, and however often the logs were changed."""
+    listed = [*range(10, 10 + old + more)]
 
     async def overtaken_at(number: int) -> bool:
         world = World()
         await world.store.create("x")
-        await world.publish(1)
+        for ledger_id in range(20, 20 + old):
+            await world.publish(ledger_id)
         await world.stage(2)
 
         async def delete_and_create() -> None:
             assert await world.store.delete("x", world.delete, closed=())
             await world.store.create("x")
-            await world.publish(3)
+            for ledger_id in listed:
+                await world.publish(ledger_id)
             await world.stage(*staged)
 
         tree = _Overtaken(world.server, number, delete_and_create)
         with contextlib.suppress(NoSuchLog):
             assert await LogStore(tree, "/ledgers").delete("x", world.delete, closed=())
         if tree.has_acted:
-            assert (await world.ids(), await world.pending()) == ([3], staged)
-            assert set(world.deleted) == {1, 2}
+            assert (await world.ids(), await world.pending()) == (listed, staged)
+            assert set(world.deleted) == {2, *range(20, 20 + old)}
+            assert await world.nodes("condemned") == []
         else:
             assert await world.store.names() == []
         return tree.has_acted
@@ -213,6 +222,37 @@ def test_a_deletion_that_another_call_finishes_takes_nothing_of_the_next_log_of_
     while asyncio.run(overtaken_at(numbers)):
         numbers += 1
     assert numbers > 10
+
+
+def test_a_deletion_is_finished_whose_node_an_earlier_build_has_not_written_or_has_removed() -> None:
+    """Earlier builds remove it at any step: they see a list of condemned ledgers that the head does not name."""
+
+    async def overtaken_at(number: int) -> bool:
+        world = World()
+        await world.store.create("x")
+        await world.publish(1)
+        await world.stage(2)
+
+        async def remove_node() -> None:
+            log_id = (await world.store.heads.read("x", even_if_deleted=True)).head.log_id
+            await world.server.session().delete(f"{log_path('x')}/{deletion_node(log_id)}")
+
+        tree = _Overtaken(world.server, number, remove_node)
+        assert await LogStore(tree, "/ledgers").delete("x", world.delete, closed=())
+        assert await world.store.names() == []
+        assert set(world.deleted) == {1, 2}
+        return tree.has_acted
+
+    numbers = 0
+    while asyncio.run(overtaken_at(numbers)):
+        numbers += 1
+    assert numbers > 10
+
+
+@in_world
+async def test_node_of_a_deletion_is_not_written_for_a_log_that_is_not_being_deleted(world: World) -> None:
+    await world.store.heads.mark_deleted("x")
+    assert await world.nodes("condemned") == []
 
 
 # ---- writing ----

@@ -311,6 +311,10 @@ def test_ledger_metadata_is_many_options():
         with pytest.raises(ConfigurationError, match="half of a pair of UTF-16"):
             parse(log="a", **{name: value})
     assert parse(log="a", **{"ledgerMetadata.\U0001f600": "\U0001f600"}).for_write().ledger_metadata
+    for both in ({"!team": "x", "!!team": "x"}, {"!team": "*", "!!team": "x"}):
+        # The second is about the key `!team`: a ledger can fulfil both.
+        given = {f"ledgerMetadata.{key}": value for key, value in both.items()}
+        assert parse(ledgers="*", **given).for_batch_read().ledger_metadata == both
 
 
 @pytest.mark.parametrize(
