@@ -197,7 +197,9 @@ class BookiePlans:
         """
         data, path = encode(plan), self._path(plan.bookie)
         if len(data) > PLAN_BYTES_MAX:
-            raise MetadataError(f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most")
+            raise MetadataError.answer(
+                f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most"
+            )
         while True:
             try:
                 await self._tree.create(path, data, make_parents=True)
