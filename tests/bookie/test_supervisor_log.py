@@ -69,8 +69,9 @@ def test_supervisor_reports_lines_that_were_left_out_when_it_ends(
 
 
 def test_supervisor_reports_lines_that_were_left_out_while_it_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(instances, "FLUSH_S", 0.01)
     lines: list[str] = []
     end = tmp_path / "end"
     looks = 0
