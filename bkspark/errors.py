@@ -113,6 +113,13 @@ class MetadataError(BookKeeperError):
     code = -9
     remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"
 
+    @classmethod
+    def answer(cls, message: str) -> MetadataError:
+        """Return an error with `is_outage` False: the store answered, so waiting for it does not help."""
+        error = cls(message)
+        error.is_outage = False
+        return error
+
 
 class MetadataVersion(MetadataError):
     """A compare-and-set lost: the stored version is not the expected one."""

@@ -138,27 +138,32 @@ async def _plan(arguments: argparse.Namespace, kind: str, despite: list[str] | N
             facts = {"bookie": bookie, "kind": kind, "ended": True, "done": True}
             print_result(facts, f"{kind} of {bookie} is over", as_json=arguments.json)
             return 0
-        await check_known(client, bookie)
-        has_one = await has_plan(stored, bookie, kind)
-        if despite is not None and (against := await harm(client, bookie, despite)):
+        return await begin(client, arguments, kind, despite)
+
+
+async def begin(client: Client, arguments: argparse.Namespace, kind: str, despite: list[str] | None) -> int:
+    """Begin a maintenance or a quarantine; return the exit code. `despite`: None if the plan stops no bookie."""
+    bookie, stored = arguments.bookie, await plans_of(client)
+    await check_known(client, bookie)
+    there = await plan_of(stored, bookie, kind)
+    if despite is not None:
+        if against := await harm(client, bookie, despite):
             return refuse(arguments, bookie, against)
-        if despite is not None and arguments.dry_run:
+        if arguments.dry_run:
             facts = {"bookie": bookie, "kind": kind, "dry_run": True, "done": True}
             print_result(facts, f"{bookie} may be stopped; nothing was changed", as_json=arguments.json)
             return 0
-        plan = new_plan(bookie, kind, arguments.reason, getattr(arguments, "for") or 0)
-        if despite is None or has_one:
-            await store_plan(stored, plan, lambda there: there.kind == kind)
-        elif against := await store_harmless(client, stored, plan, despite):
-            return refuse(arguments, bookie, against)
-        await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
-        followed = await until_mode(client, bookie, "readonly")
-        facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed, "done": True}
-        sentence = (
-            f"{kind} of {bookie} began" if followed else f"{kind} of {bookie} is planned; the bookie is not running"
-        )
-        print_result(facts, sentence, as_json=arguments.json)
-        return 0
+    plan = new_plan(bookie, kind, arguments.reason, getattr(arguments, "for") or 0)
+    if despite is None:
+        await store_plan(stored, plan, lambda there: there.kind == kind)
+    elif against := await store_maintenance(client, stored, plan, despite, there):
+        return refuse(arguments, bookie, against)
+    await record_by(client, f"{kind} of bookie {bookie}{f' ({plan.reason})' if plan.reason else ''}")
+    followed = await until_mode(client, bookie, "readonly")
+    facts = {"bookie": bookie, "kind": kind, "until_ms": plan.until_ms or None, "followed": followed, "done": True}
+    sentence = f"{kind} of {bookie} began" if followed else f"{kind} of {bookie} is planned; the bookie is not running"
+    print_result(facts, sentence, as_json=arguments.json)
+    return 0
 
 
 def new_plan(bookie: str, kind: str, reason: str, seconds: float, **facts: Any) -> BookiePlan:
@@ -187,24 +192,54 @@ async def check_known(client: Client, bookie: str) -> None:
         raise ConfigurationError(f"there is no bookie {bookie}; known are {', '.join(states) or 'none'}")
 
 
-async def has_plan(stored: BookiePlans, bookie: str, kind: str) -> bool:
-    """Return whether a plan of a kind is in force. Raises ConfigurationError if there is one of another kind."""
+async def plan_of(stored: BookiePlans, bookie: str, kind: str) -> BookiePlan | None:
+    """Return the plan of a kind that is in force. Raises ConfigurationError if there is one of another kind."""
     plan = await stored.find(bookie)
     if plan is None or plan.is_over(wall_clock_ms()):
-        return False
+        return None
     if plan.kind != kind:
         raise ConfigurationError(plan.refusal)
-    return True
+    return plan
+
+
+async def store_maintenance(
+    client: Client, stored: BookiePlans, plan: BookiePlan, despite: list[str], there: BookiePlan | None
+) -> list[Reason]:
+    """Store the plan of a maintenance as `store_harmless`, or in place of another maintenance of the bookie.
+
+    Call it after `harm` has found nothing. Others must be able to see a maintenance of the bookie from before a look
+    at the cluster on: so one is replaced only if it was there before that look, and has not ended since.
+
+    Args:
+        there: the maintenance that was in force before that look, or None.
+
+    Raises:
+        ConfigurationError: there is a plan of another kind.
+    """
+    while there is None or not await stored.replace(there, plan, wall_clock_ms()):
+        there = await plan_of(stored, plan.bookie, plan.kind)
+        if there is None:
+            try:
+                return await store_harmless(client, stored, plan, despite)
+            except ConfigurationError:
+                # Another command for this bookie may have stored its plan first.
+                there = await plan_of(stored, plan.bookie, plan.kind)
+                if there is None:
+                    raise
+        if against := await harm(client, plan.bookie, despite):
+            return against
+    return []
 
 
 async def store_harmless(client: Client, stored: BookiePlans, plan: BookiePlan, despite: list[str]) -> list[Reason]:
     """Store a plan in which a bookie will be stopped, unless it may not be stopped now; return why not.
 
-    Call it after `harm` has found nothing. Another operator may have checked another bookie at the same time. When both
-    plans are stored, each of the two finds the other one: so at most one stays, unless both may be stopped.
+    Call it after `harm` has found nothing. Another operator may have checked another bookie at the same time. The plan
+    that is stored last finds the other one: so at most one stays, unless both may be stopped.
 
     Raises:
         ConfigurationError: there is a plan already.
+        MetadataError: the store failed. If the plan could not be ended then, the message says so.
     """
     await store_plan(stored, plan, lambda there: False)
     against = None
@@ -212,8 +247,20 @@ async def store_harmless(client: Client, stored: BookiePlans, plan: BookiePlan, 
         against = await harm(client, plan.bookie, despite)
     finally:
         if against != []:
-            await stored.end_own(plan)
+            await _withdraw(stored, plan)
+    if against:
+        await record_by(client, f"withdraw the {plan.kind} of bookie {plan.bookie}, which may not be stopped")
     return against
+
+
+async def _withdraw(stored: BookiePlans, plan: BookiePlan) -> None:
+    try:
+        await stored.end_own(plan)
+    except MetadataError as error:
+        raise MetadataError(
+            f"the {plan.kind} of bookie {plan.bookie} is stored, but no check showed that the bookie may be stopped: "
+            f"do not stop it, and run `bkspark cluster {plan.kind} {plan.bookie} --end`: {error}"
+        ) from error
 
 
 async def store_plan(stored: BookiePlans, plan: BookiePlan, may_replace: Callable[[BookiePlan], bool]) -> None:

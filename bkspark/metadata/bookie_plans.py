@@ -61,6 +61,10 @@ class BookiePlan:
         """Return whether the plan's time is over."""
         return 0 < self.until_ms <= now_ms
 
+    def is_same(self, other: BookiePlan) -> bool:
+        """Return whether both were stored by one command. Its progress and its restart may have changed since."""
+        return (self.kind, self.who, self.since_ms) == (other.kind, other.who, other.since_ms)
+
     @property
     def refusal(self) -> str:
         """The error for a command that needs this plan to end first."""
@@ -77,6 +81,13 @@ def encode(plan: BookiePlan) -> bytes:
     facts = dataclasses.asdict(plan)
     del facts["bookie"]
     return json.dumps(facts).encode()
+
+
+def _bounded(plan: BookiePlan) -> bytes:
+    data = encode(plan)
+    if len(data) > PLAN_BYTES_MAX:
+        raise MetadataError.answer(f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most")
+    return data
 
 
 def decode(data: bytes, bookie: str) -> BookiePlan:
@@ -195,9 +206,7 @@ class BookiePlans:
         Raises:
             MetadataFormat: the other plan cannot be read.
         """
-        data, path = encode(plan), self._path(plan.bookie)
-        if len(data) > PLAN_BYTES_MAX:
-            raise MetadataError(f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most")
+        data, path = _bounded(plan), self._path(plan.bookie)
         while True:
             try:
                 await self._tree.create(path, data, make_parents=True)
@@ -252,9 +261,25 @@ class BookiePlans:
             try:
                 data, stat = await self._tree.get(self._path(plan.bookie))
                 there = decode(data, plan.bookie)
-                if (there.kind, there.who, there.since_ms) != (plan.kind, plan.who, plan.since_ms):
+                if not there.is_same(plan):
                     return False
                 await self._tree.delete(self._path(plan.bookie), stat.version)
+                return True
+            except NoSuchNode:
+                return False
+            except MetadataVersion:
+                continue
+
+    async def replace(self, there: BookiePlan, plan: BookiePlan, now_ms: int) -> bool:
+        """Store a plan in place of `there`, as far as that is still the one in force; return whether it was."""
+        data, path = _bounded(plan), self._path(plan.bookie)
+        while True:
+            try:
+                stored, stat = await self._tree.get(path)
+                now = decode(stored, plan.bookie)
+                if now.is_over(now_ms) or not now.is_same(there):
+                    return False
+                await self._tree.set(path, data, stat.version)
                 return True
             except NoSuchNode:
                 return False

@@ -387,19 +387,13 @@ async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> L
         found = layout.decode((await tree.get(f"{root}/{paths.LAYOUT}"))[0])
     except NoSuchNode:
         if await tree.exists(root) is None:
-            raise _certain(
+            raise MetadataError.answer(
                 f"there is no cluster at {root}: check the path in the metadata URI, or run `bkspark cluster init`"
             ) from None
         return wanted or LedgerManager.HIERARCHICAL
     if wanted is not None and wanted is not found:
-        raise _certain(
+        raise MetadataError.answer(
             f"the metadata URI asks for ledger manager {wanted.value}, the cluster at {root} has {found.value}: "
             f"write zk+{found.value}:// or plain zk://"
         )
     return found
-
-
-def _certain(text: str) -> MetadataError:
-    error = MetadataError(text)
-    error.is_outage = False
-    return error

@@ -151,7 +151,7 @@ class UnderreplicationStore:
         except (ValueError, text_format.ParseError) as error:
             raise MetadataFormat(f"{self._root}/LAYOUT cannot be read: {error}") from None
         if (found.type, found.version) != (LAYOUT_TYPE, LAYOUT_VERSION):
-            raise MetadataError(
+            raise MetadataError.answer(
                 f"{self._root} has layout {found.type} version {found.version}; known is {LAYOUT_TYPE} version "
                 f"{LAYOUT_VERSION}: repair this cluster with the tools that made it"
             )
@@ -191,7 +191,7 @@ class UnderreplicationStore:
                 return
             except (NoSuchNode, MetadataVersion):
                 continue
-        raise MetadataError(f"ledger {ledger_id} could not be listed: its node {path} keeps changing")
+        raise MetadataError.answer(f"ledger {ledger_id} could not be listed: its node {path} keeps changing")
 
     async def find(self, ledger_id: int) -> Underreplicated | None:
         """Return the listing of a ledger, or None."""

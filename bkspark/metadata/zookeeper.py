@@ -47,6 +47,15 @@ _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 REQUEST_BYTES_MAX = 0xFFFFF
 """ZooKeeper's jute.maxbuffer unless configured otherwise; it drops the connection of a longer request."""
 
+_OUTAGES = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.RequestTimeoutError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.ThrottledOpError,
+)
+"""Errors after which a later try may succeed. All others that are not named below are ZooKeeper's answer."""
+
 Arm = Callable[[Callable[[Any], None]], Any]
 """Sends a read to kazoo that sets the given function as its watch."""
 
@@ -295,7 +304,9 @@ class ZooKeeperTree(Tree):
             if error is None and convert is not None:
                 value = convert(value)
             if error is not None and not isinstance(error, kazoo_errors.KazooException):
-                error = MetadataError(f"ZooKeeper at {self._address} sent an answer that cannot be read: {error!r}")
+                error = MetadataError.answer(
+                    f"ZooKeeper at {self._address} sent an answer that cannot be read: {error!r}"
+                )
             self._on_loop(settle, value, error)
 
         await self._connected.wait()
@@ -332,7 +343,8 @@ class ZooKeeperTree(Tree):
                 f"Name a JAAS file with the section {self._options.jaas_section} by {JAAS_FILE}"
             )
         detail = str(error) or type(error).__name__
-        return MetadataError(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
+        failure = MetadataError if isinstance(error, _OUTAGES) else MetadataError.answer
+        return failure(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
 
     def _who(self) -> str:
         """Return how this client identifies itself, in words, for messages."""
@@ -521,13 +533,11 @@ def _context(options: ZooKeeperOptions) -> TlsContext | None:
 
 
 def _too_large(path: str, data_bytes: int) -> MetadataError:
-    error = MetadataError(
+    # Each further try would cost all users of the session their connection again.
+    return MetadataError.answer(
         f"metadata node {path} takes {data_bytes} bytes, more than ZooKeeper's limit (jute.maxbuffer, "
         f"{REQUEST_BYTES_MAX} unless configured)"
     )
-    # Each further try would cost all users of the session their connection again.
-    error.is_outage = False
-    return error
 
 
 def _kazoo_acls(acls: AclList) -> list[ACL]:

@@ -345,7 +345,8 @@ class ClusterCommands:
                 progress(line)
 
         cluster = await self._repaired()
-        return await Drain(cluster, bookie, self._who, self._options, report, closes_open=closes_open).run()
+        moving = Drain(cluster, bookie, self._who, self._options, report, closes_open=closes_open, say=progress)
+        return await moving.run()
 
     async def move_away(self, bookie: str, progress: Callable[[str], None], *, forgets: bool) -> int:
         """Copy everything that a stopped bookie held to other bookies; return how many ledgers it had.

@@ -26,6 +26,7 @@ from bkspark.core.copies import names, share_of
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import (
     BookKeeperError,
+    ConfigurationError,
     MetadataError,
     NoSuchLedger,
 )
@@ -123,8 +124,10 @@ class Drain:
         report: Callable[[DrainProgress], None],
         *,
         closes_open: bool = False,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`who`: the name of this process in locks. `report` is called with the progress once a second."""
+        """`who`: the name of this process in locks. `report` is called with the progress once a second, and `say` with
+        a line about each outage of the metadata store, which is also logged."""
         self._cluster = cluster
         self._bookie = bookie
         self._who = who
@@ -132,6 +135,11 @@ class Drain:
         self._report = report
         self._closes_open = closes_open
         """Whether open ledgers whose writers are gone are recovered and closed."""
+        self._tell = say
+        self._had_outage = False
+        """Whether the metadata store was away since the drain began: it may have ended the bookie's registration."""
+        self._rounds = 0
+        """How often all ledgers that were due have been tried without an outage."""
         self._plans = cluster.plans()
         self._budget = CopyBudget.of(self._options)
         self._targets = RepairTargets(cluster.context.random)
@@ -184,14 +192,28 @@ class Drain:
             NotEnoughBookies, ReadFailed, ...: the error of what remains, when nothing else is left to do.
             MetadataError: the metadata store failed, for longer than `OUTAGE_S_MAX` if it is an outage.
         """
-        return await through_outages(self._cluster.context.registry, self._run, self._say)
+        registry = self._cluster.context.registry
+        return await through_outages(registry, self._run, lambda: self.moved + self._rounds, self._note_outage)
 
-    def _say(self, what: str) -> None:
-        logger.warning("the drain of bookie %s %s", self._bookie, what)
+    def _note_outage(self, what: str) -> None:
+        self._had_outage = True
+        line = f"the drain of bookie {self._bookie} {what}"
+        logger.warning("%s", line)
+        self._tell(line)
+
+    async def _check_serves(self) -> None:
+        """Raise ConfigurationError unless the bookie is registered; MetadataError if an outage may be the reason."""
+        try:
+            await check_serves(self._cluster, self._bookie)
+        except ConfigurationError as error:
+            if not self._had_outage:
+                raise
+            await self._plan()  # an operator may have cancelled it meanwhile
+            raise MetadataError(f"after an outage of the metadata store: {error}") from error
 
     async def _run(self) -> int:
         """`run` until an outage of the metadata store."""
-        await check_serves(self._cluster, self._bookie)
+        await self._check_serves()
         plan = await self._plan()
         self._before = progress_of(plan)
         self._others.update(_now_s(), reports_of(plan.progress, self._name))
@@ -285,6 +307,7 @@ class Drain:
                 return
             while self._left:
                 await self._move_due()
+                self._rounds += 1
                 self._raise_failure()
                 await asyncio.sleep(PAUSE_S if self._left else 0.0)
 

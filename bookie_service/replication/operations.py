@@ -167,7 +167,10 @@ async def move_away(
         if unreadable is not None:
             raise unreadable
 
-    await through_outages(cluster.context.registry, move, lambda what: progress(f"the copying from {bookie} {what}"))
+    def say(what: str) -> None:
+        progress(f"the copying from {bookie} {what}")
+
+    await through_outages(cluster.context.registry, move, lambda: worker.repaired, say)
     return len(named) - len(skipped)
 
 
@@ -304,7 +307,7 @@ async def check_is_down(cluster: RepairedCluster, bookie: str) -> None:
         raise ConfigurationError(f"bookie {bookie!r}: {error}") from None
     registry = cluster.context.registry
     if bookie in await registry.registered_ids():
-        raise MetadataError(f"bookie {bookie} is serving: stop it first, then run this again")
+        raise MetadataError.answer(f"bookie {bookie} is serving: stop it first, then run this again")
     known = await registry.known()
     if bookie not in known and not (await _naming(cluster, bookie))[0]:
         raise no_such_bookie(bookie, known)

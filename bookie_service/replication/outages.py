@@ -15,48 +15,49 @@ from bkspark.errors import MetadataError
 from bkspark.metadata.bookies import BookieRegistry
 
 OUTAGE_S_MAX = 600.0
-"""How long work waits for a metadata store that does not answer, or that answers for less than CALM_S at a time."""
-CALM_S = 60.0
-"""After work went on for this long, a failure is that of another outage."""
+"""How long work waits for a metadata store that does not answer, or that answers while the work gets nothing done."""
 RETRY_S = 1.0
 """The pause before a try."""
 REGISTERED_S_MAX = 60.0
-"""How long work waits after an outage until the bookies are registered that were so at its beginning."""
+"""How long work waits after an outage until all bookies that were registered when it began are registered again."""
 
 _T = TypeVar("_T")
 
 
 async def through_outages(
-    registry: BookieRegistry, work: Callable[[], Awaitable[_T]], say: Callable[[str], None]
+    registry: BookieRegistry, work: Callable[[], Awaitable[_T]], done: Callable[[], int], say: Callable[[str], None]
 ) -> _T:
     """Do work that can be repeated, again after each outage of the metadata store; return its result.
 
     Args:
-        say: gets a line when an outage begins, and when the work goes on.
+        done: returns how much the work has done. A failure is that of another outage only if this has grown: the time
+            that a try takes shows nothing, because it may fail at the same place each time.
+        say: gets a line when an outage begins, and one when the store answers for the first time after that.
 
     Raises:
         MetadataError: an outage is longer than OUTAGE_S_MAX; or the error is the store's answer, as other errors of
             `work`.
     """
     loop = asyncio.get_running_loop()
-    registered: frozenset[str] = frozenset()
+    registered: frozenset[str] | None = None
     began_s: float | None = None
+    done_before, has_answered = 0, True
     while True:
-        since_s: float | None = None
         try:
-            if began_s is None:
+            if registered is None:
                 registered = await registry.registered_ids()
-            else:
+            if began_s is not None:
                 await _until_registered(registry, registered)
-                say("goes on: the metadata store answers again")
-            since_s = loop.time()
+            if not has_answered:
+                has_answered = True
+                say("is tried again: the metadata store answers")
             return await work()
         except MetadataError as error:
             if not error.is_outage:
                 raise
             now_s = loop.time()
-            if began_s is None or (since_s is not None and now_s - since_s >= CALM_S):
-                began_s = now_s
+            if began_s is None or done() > done_before:
+                began_s, done_before, has_answered = now_s, done(), False
                 say(f"waits for the metadata store, up to {OUTAGE_S_MAX:g} s: {error}")
             if now_s - began_s >= OUTAGE_S_MAX:
                 raise

@@ -27,10 +27,21 @@ while not pathlib.Path(sys.argv[1]).exists() and time.monotonic() < deadline:
 """
 
 
-def supervised(end: Path, clock: Callable[[], float], seen: Callable[[str], None]) -> int:
-    """Supervise programs that print lines, and end when the file exists. `seen` gets each line of the log."""
+def supervised(
+    end: Path, clock: Callable[[], float], seen: Callable[[str], None], begun: Callable[[str], None] = lambda line: None
+) -> int:
+    """Supervise programs that print lines, and end when the file exists.
+
+    Args:
+        seen: gets each line of the log.
+        begun: gets each line before it is judged whether the log has it.
+    """
 
     class Lines(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            begun(record.getMessage())
+            return super().handle(record)
+
         def emit(self, record: logging.LogRecord) -> None:
             seen(record.getMessage())
 
@@ -69,22 +80,25 @@ def test_supervisor_reports_lines_that_were_left_out_when_it_ends(
 
 
 def test_supervisor_reports_lines_that_were_left_out_while_it_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(instances, "FLUSH_S", 0.01)
     lines: list[str] = []
     end = tmp_path / "end"
-    looks = 0
+    printed = 0
+
+    def begun(line: str) -> None:
+        nonlocal printed
+        printed += " printed stray" in line
 
     def clock() -> float:
-        """The time changes when all lines were printed, because each line and each flush looks at the clock."""
-        nonlocal looks
-        looks += 1
-        return 0.0 if looks <= LINES else 100.0
+        """The time changes when all lines were printed."""
+        return 0.0 if printed < LINES else 100.0
 
     def seen(line: str) -> None:
         lines.append(line)
         if "left out" in line:
             end.touch()
 
-    assert supervised(end, clock, seen) == 0
+    assert supervised(end, clock, seen, begun) == 0
     assert end.exists()

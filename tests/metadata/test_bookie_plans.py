@@ -190,8 +190,9 @@ def test_plans_have_bounds_and_one_that_cannot_be_read_hides_none_after_it() -> 
         last = BookiePlan("b:1", DRAIN, "w", TIME_MS_MAX, TIME_MS_MAX)
         room = PLAN_BYTES_MAX - len(bookie_plans.encode(last))
         largest = dataclasses.replace(last, reason="x" * room)
-        with pytest.raises(MetadataError, match=f"has {PLAN_BYTES_MAX + 1} bytes, {PLAN_BYTES_MAX} at most"):
+        with pytest.raises(MetadataError, match=f"has {PLAN_BYTES_MAX + 1} bytes, {PLAN_BYTES_MAX} at most") as refused:
             await plans.set(dataclasses.replace(last, reason="x" * (room + 1)))
+        assert not refused.value.is_outage
         await plans.set(largest)
         assert [each async for each in plans.all()] == [largest]
 

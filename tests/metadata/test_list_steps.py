@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bkspark.errors import MetadataError, NoSuchNode
+from bkspark.errors import MetadataError, MetadataVersion, NoSuchNode
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Stat
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from tests.metadata.meanwhile import Meanwhile
@@ -74,6 +75,20 @@ def test_contents_that_cannot_be_read_are_replaced_by_the_report() -> None:
     run(test)
 
 
+def test_node_that_keeps_changing_is_an_error_and_not_an_outage() -> None:
+    class Restless(MemoryTree):
+        async def set(self, path: str, data: bytes, version: int) -> Stat:
+            raise MetadataVersion("another process was faster")
+
+    async def test(store: MemoryStore, listing: UnderreplicationStore) -> None:
+        await listing.mark(5, ["a:1"], 1)
+        with pytest.raises(MetadataError, match="keeps changing") as failed:
+            await UnderreplicationStore(Restless(store, 1 << 40, 10.0), URI).mark(5, ["b:1"], 2)
+        assert not failed.value.is_outage
+
+    run(test)
+
+
 def test_ids_ascend_and_are_ids_of_ledgers() -> None:
     async def test(store: MemoryStore, listing: UnderreplicationStore) -> None:
         ids = [1, 2, 0xFFFF, 0x10000, 1 << 40, LEDGER_ID_MAX]
@@ -100,7 +115,8 @@ def test_delay_may_be_negative_as_with_apaches_auditor() -> None:
 def test_layout_of_a_later_version_is_refused() -> None:
     async def test(store: MemoryStore, listing: UnderreplicationStore) -> None:
         await store.session().set(f"{ROOT}/LAYOUT", b'type: "BASIC"\nversion: 2\n', -1)
-        with pytest.raises(MetadataError, match="has layout BASIC version 2; known is BASIC version 1"):
+        with pytest.raises(MetadataError, match="has layout BASIC version 2; known is BASIC version 1") as refused:
             await listing.prepare()
+        assert not refused.value.is_outage
 
     run(test)

@@ -205,6 +205,22 @@ def test_ledger_metadata_above_zookeepers_limit_are_refused_and_written_once(run
     run(test)
 
 
+def test_error_that_zookeeper_answers_is_not_an_outage(run):
+    """Commands that wait for ZooKeeper waited for ten minutes, although it had answered: here, refused."""
+
+    async def test(link, severed, other, uri):
+        await other.create(f"{uri.root}/ours", ephemeral=True)
+        with pytest.raises(MetadataError, match="failed the creation of") as refused:
+            await other.create(f"{uri.root}/ours/below")
+        assert not refused.value.is_outage
+        link.cut()
+        with pytest.raises(MetadataError) as lost:
+            await severed.get(uri.root)
+        assert lost.value.is_outage
+
+    run(test)
+
+
 def test_no_log_line_shows_what_a_node_holds(run, caplog):
     """Metadata of ledgers have passwords. A program that logs everything has them in its log otherwise."""
     caplog.set_level(logging.DEBUG)

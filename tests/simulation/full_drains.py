@@ -4,9 +4,9 @@ What must hold in addition to A1 to A5 (`full_repairs`), looked at whenever a le
 bookie is stopped:
 
     W1  each entry of a whole ledger has Qw durable copies on bookies that its metadata name, at every moment
-    W2  while a bookie is stopped for a restart, another bookie that serves has a copy of each of these entries: all but
-        one of its copies are there, unless two operators restart bookies at the same time
-    W3  a rolling restart stops one bookie at a time, and no copy is replaced because of it
+    W2  while a bookie is stopped for a restart, another bookie that serves has a copy of each of these entries: all of
+        its copies except one are there. If two operators restart bookies, all except two are there, and always one
+    W3  a rolling restart stops one bookie at a time, two of them at most two, and no copy is replaced because of it
     W4  a drain ends a bounded time after the faults; no ledger names the bookie then
     W5  no open ledger is fenced by a drain that was not asked to close them
 
@@ -50,17 +50,18 @@ _URI = MetadataUri.parse(URI)
 class DrainSchedule(RepairSchedule):
     """One seed: ledgers in all states, then a drain under faults, or a rolling restart."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_two_operators: bool = False) -> None:
+        """`has_two_operators`: two operators restart bookies at the same time, whatever the seed draws."""
         super().__init__(seed)
         self.loses_two = False
         self.drains = Random(f"drain {seed}")
-        self.is_restart = self.drains.random() < 0.35
+        self.is_restart = self.drains.random() < 0.35 or has_two_operators
         self.closes_open = not self.is_restart and self.drains.random() < 0.3
         # Its own source: what happens in addition changes nothing in the rest.
         self.more = Random(f"more of drain {seed}")
-        self.is_one_away = self.is_restart and self.more.random() < 0.5
-        can_be_twice = self.is_restart and not self.is_one_away
-        self.restarts_twice = can_be_twice and Random(f"two restarts {seed}").random() < 0.5
+        is_one_away = self.is_restart and self.more.random() < 0.5
+        self.is_one_away = is_one_away and not has_two_operators
+        self.restarts_twice = has_two_operators
         addition = "" if self.is_restart else self.more.choice(("", "", "second drain", "loss"))
         self.drains_two = addition == "second drain"
         self.loses_drained = addition == "loss"
@@ -111,7 +112,7 @@ class DrainSchedule(RepairSchedule):
         if not restarts:
             return
         self.history.count_fault("restart")
-        if self._stopped and not self.restarts_twice:
+        if len(self._stopped) >= (2 if self.restarts_twice else 1):
             self._complain(f"W3: {bookie.id} restarts while {self._stopped} is stopped")
         self._stopped.add(bookie.id)
         bookie.settle()
@@ -325,7 +326,9 @@ class DrainSchedule(RepairSchedule):
             for name, entry_id in self._entries(ledger_id, metadata):
                 entries[entry_id] = entries.get(entry_id, 0) + (self.cluster.bookie(name).twin is not None)
             for entry_id, count in entries.items():
-                if count < (1 if self.restarts_twice else metadata.write_quorum - 1):
+                # What one takes away; of two, the second stops no bookie with the last copy.
+                least = max(1, metadata.write_quorum - 2) if self.restarts_twice else metadata.write_quorum - 1
+                if count < least:
                     self._complain(f"W2: ledger {ledger_id} entry {entry_id} has {count} copies that serve")
 
     async def _check_unnamed(self, victim: FullBookie) -> None:
