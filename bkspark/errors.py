@@ -108,14 +108,15 @@ class MetadataError(BookKeeperError):
     failed."""
 
     is_outage = True
-    """Whether the store could not be reached, so that a later try may succeed; False if the error is its answer."""
+    """Whether a later try may succeed, and it may be unknown whether this one took effect; False if the store
+    refused it."""
     node: str | None = None
     code = -9
     remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"
 
     @classmethod
     def answer(cls, message: str) -> MetadataError:
-        """Return an error with `is_outage` False: the store answered, so waiting for it does not help."""
+        """Return an error with `is_outage` False: the store refused, so waiting for it does not help."""
         error = cls(message)
         error.is_outage = False
         return error

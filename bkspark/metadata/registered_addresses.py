@@ -77,9 +77,7 @@ class RegisteredAddresses:
             # a bookie has changed its mode, and with it its list, in an earlier pass.
             if not any([await each.update() for each in (self._read_only, self._writable)]):
                 return
-        raise MetadataError.answer(
-            f"the registrations of bookies changed while they were read, {PASSES_MAX} times: try again"
-        )
+        raise MetadataError(f"the registrations of bookies changed while they were read, {PASSES_MAX} times: try again")
 
 
 class _List:

@@ -191,7 +191,7 @@ class UnderreplicationStore:
                 return
             except (NoSuchNode, MetadataVersion):
                 continue
-        raise MetadataError.answer(f"ledger {ledger_id} could not be listed: its node {path} keeps changing")
+        raise MetadataError(f"ledger {ledger_id} could not be listed: its node {path} keeps changing")
 
     async def find(self, ledger_id: int) -> Underreplicated | None:
         """Return the listing of a ledger, or None."""

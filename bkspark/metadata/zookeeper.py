@@ -47,14 +47,17 @@ _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 REQUEST_BYTES_MAX = 0xFFFFF
 """ZooKeeper's jute.maxbuffer unless configured otherwise; it drops the connection of a longer request."""
 
-_OUTAGES = (
-    kazoo_errors.ConnectionLoss,
-    kazoo_errors.OperationTimeoutError,
-    kazoo_errors.RequestTimeoutError,
-    kazoo_errors.SessionMovedError,
-    kazoo_errors.ThrottledOpError,
+_ANSWERS = (
+    kazoo_errors.APIError,
+    kazoo_errors.AuthFailedError,
+    kazoo_errors.BadArgumentsError,
+    kazoo_errors.EphemeralOnLocalSessionError,
+    kazoo_errors.NoChildrenForEphemeralsError,
+    kazoo_errors.QuotaExceededError,
+    kazoo_errors.UnimplementedError,
 )
-"""Errors after which a later try may succeed. All others that are not named below are ZooKeeper's answer."""
+"""Errors with which ZooKeeper refuses a request, in addition to those that have a class of ours. After others, it is
+not certain whether the request took effect."""
 
 Arm = Callable[[Callable[[Any], None]], Any]
 """Sends a read to kazoo that sets the given function as its watch."""
@@ -304,9 +307,7 @@ class ZooKeeperTree(Tree):
             if error is None and convert is not None:
                 value = convert(value)
             if error is not None and not isinstance(error, kazoo_errors.KazooException):
-                error = MetadataError.answer(
-                    f"ZooKeeper at {self._address} sent an answer that cannot be read: {error!r}"
-                )
+                error = MetadataError(f"ZooKeeper at {self._address} sent an answer that cannot be read: {error!r}")
             self._on_loop(settle, value, error)
 
         await self._connected.wait()
@@ -343,7 +344,7 @@ class ZooKeeperTree(Tree):
                 f"Name a JAAS file with the section {self._options.jaas_section} by {JAAS_FILE}"
             )
         detail = str(error) or type(error).__name__
-        failure = MetadataError if isinstance(error, _OUTAGES) else MetadataError.answer
+        failure = MetadataError.answer if isinstance(error, _ANSWERS) else MetadataError
         return failure(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
 
     def _who(self) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bkspark.errors import MetadataError, MetadataVersion, NoSuchNode
+from bkspark.errors import MetadataError, NoSuchNode
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.memory import MemoryStore, MemoryTree
-from bkspark.metadata.tree import Stat
+from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from tests.metadata.meanwhile import Meanwhile
@@ -71,20 +70,6 @@ def test_contents_that_cannot_be_read_are_replaced_by_the_report() -> None:
         found = await listing.find(5)
         assert found is not None
         assert (found.missing, found.ctime_ms) == (("b:1",), 7)
-
-    run(test)
-
-
-def test_node_that_keeps_changing_is_an_error_and_not_an_outage() -> None:
-    class Restless(MemoryTree):
-        async def set(self, path: str, data: bytes, version: int) -> Stat:
-            raise MetadataVersion("another process was faster")
-
-    async def test(store: MemoryStore, listing: UnderreplicationStore) -> None:
-        await listing.mark(5, ["a:1"], 1)
-        with pytest.raises(MetadataError, match="keeps changing") as failed:
-            await UnderreplicationStore(Restless(store, 1 << 40, 10.0), URI).mark(5, ["b:1"], 2)
-        assert not failed.value.is_outage
 
     run(test)
 
