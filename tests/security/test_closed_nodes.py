@@ -16,7 +16,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.errors import MetadataAccessDenied, NodeExists, NoSuchNode
 from bkspark.log.attempts import AttemptStore
 from bkspark.log.election import ELECTIONS_ROOT, Election
-from bkspark.log.formats import LogHead, Publisher, SegmentFacts, SegmentOwner
+from bkspark.log.formats import LogHead, Publisher, SegmentFacts, SegmentOwner, deletion_node, log_path
 from bkspark.log.heads import Change, HeadStore, NewNode
 from bkspark.log.positions import BEGINNING
 from bkspark.log.routing import DELTA_LEDGERS_MAX, Part, RoutedCommits
@@ -148,6 +148,16 @@ async def create_all_kinds(tree: ZooKeeperTree, uri: MetadataUri) -> None:
     assert await RoutedCommits(logs).publish([part], "job", Publisher("query", 0))
     election = Election(tree, f"{ELECTIONS_ROOT}/one", "this process")
     await election.win()
+    # A log whose deletion an earlier build began, without the node that names the deleted log.
+    await heads.create("deleted")
+
+    async def with_deletion(head: LogHead) -> Change[None]:
+        return Change(replace(head, is_deleted=True), None)
+
+    await heads.change("deleted", with_deletion)
+    deleted = (await heads.read("deleted", even_if_deleted=True)).head
+    await tree.delete(f"{log_path('deleted')}/{deletion_node(deleted.log_id)}")
+    await heads.mark_deleted("deleted")
 
 
 def test_a_stranger_can_change_no_node_of_any_kind(server: ClosedZooKeeper) -> None:
