@@ -174,11 +174,11 @@ def test_no_module_imports_a_private_name_of_another() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "is_found"),
     [
-        ("test_a.py", "from bkspark.log.log import _told", True),
+        ("test_a.py", "from bkspark.log.log import _shown", True),
         ("helper.py", "from tests.helper import (\n    Public,\n    _Private,\n)", True),
         ("helper.py", "from tests.helper import (\n    public_name,\n)\n\n_private = 1", False),
         ("helper.py", "from tests.helper import one\n\nfrom other import _of_another_project", False),
-        ("planted_logs.py", "from bkspark.log.log import _told", False),
+        ("planted_logs.py", "from bkspark.log.log import _shown", False),
     ],
 )
 def test_an_import_of_a_private_name_is_found(tmp_path: Path, name: str, source: str, is_found: bool) -> None:

@@ -145,7 +145,7 @@ async def begin(client: Client, arguments: argparse.Namespace, kind: str, despit
     """Begin a maintenance or a quarantine; return the exit code. `despite`: None if the plan stops no bookie."""
     bookie, stored = arguments.bookie, await plans_of(client)
     await check_known(client, bookie)
-    there = await plan_of(stored, bookie, kind)
+    there = await plan_in_force(stored, bookie, kind)
     if despite is not None:
         if against := await harm(client, bookie, despite):
             return refuse(arguments, bookie, against)
@@ -192,7 +192,7 @@ async def check_known(client: Client, bookie: str) -> None:
         raise ConfigurationError(f"there is no bookie {bookie}; known are {', '.join(states) or 'none'}")
 
 
-async def plan_of(stored: BookiePlans, bookie: str, kind: str) -> BookiePlan | None:
+async def plan_in_force(stored: BookiePlans, bookie: str, kind: str) -> BookiePlan | None:
     """Return the plan of a kind that is in force. Raises ConfigurationError if there is one of another kind."""
     plan = await stored.find(bookie)
     if plan is None or plan.is_over(wall_clock_ms()):
@@ -207,23 +207,23 @@ async def store_maintenance(
 ) -> list[Reason]:
     """Store the plan of a maintenance as `store_harmless`, or in place of another maintenance of the bookie.
 
-    Call it after `harm` has found nothing. Others must be able to see a maintenance of the bookie from before a look
-    at the cluster on: so one is replaced only if it was there before that look, and has not ended since.
+    Call it after `harm` has found nothing. The checks of other operators find a maintenance only while it is stored.
+    So one is replaced only if it was stored before `harm` looked at the cluster, and has not ended since.
 
     Args:
-        there: the maintenance that was in force before that look, or None.
+        there: the maintenance that was in force before `harm` looked, or None.
 
     Raises:
         ConfigurationError: there is a plan of another kind.
     """
     while there is None or not await stored.replace(there, plan, wall_clock_ms()):
-        there = await plan_of(stored, plan.bookie, plan.kind)
+        there = await plan_in_force(stored, plan.bookie, plan.kind)
         if there is None:
             try:
                 return await store_harmless(client, stored, plan, despite)
             except ConfigurationError:
                 # Another command for this bookie may have stored its plan first.
-                there = await plan_of(stored, plan.bookie, plan.kind)
+                there = await plan_in_force(stored, plan.bookie, plan.kind)
                 if there is None:
                     raise
         if against := await harm(client, plan.bookie, despite):
@@ -242,13 +242,13 @@ async def store_harmless(client: Client, stored: BookiePlans, plan: BookiePlan, 
         MetadataError: the store failed. If the plan could not be ended then, the message says so.
     """
     await store_plan(stored, plan, lambda there: False)
-    against = None
     try:
         against = await harm(client, plan.bookie, despite)
-    finally:
-        if against != []:
-            await _withdraw(stored, plan)
+    except BaseException:
+        await _withdraw(stored, plan)
+        raise
     if against:
+        await _withdraw(stored, plan)
         await record_by(client, f"withdraw the {plan.kind} of bookie {plan.bookie}, which may not be stopped")
     return against
 

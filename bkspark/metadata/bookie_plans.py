@@ -12,8 +12,9 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from bkspark.errors import MetadataError, MetadataFormat, MetadataVersion, NodeExists, NoSuchNode
 from bkspark.metadata import paths
@@ -29,6 +30,8 @@ TIME_MS_MAX = 253_402_300_799_999
 FOLLOWED_S_MAX = 20.0
 """How long a bookie may take to follow a plan, such as to become read-only."""
 _INT64 = range(-(1 << 63), 1 << 63)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ def encode(plan: BookiePlan) -> bytes:
 
 
 def _bounded(plan: BookiePlan) -> bytes:
+    """Return the plan's node. Raises MetadataError: it is larger than PLAN_BYTES_MAX."""
     data = encode(plan)
     if len(data) > PLAN_BYTES_MAX:
         raise MetadataError.answer(f"the plan for bookie {plan.bookie} has {len(data)} bytes, {PLAN_BYTES_MAX} at most")
@@ -230,15 +234,23 @@ class BookiePlans:
         Raises:
             MetadataFormat: the plan cannot be read.
         """
+
+        async def change(stored: BookiePlan, version: int) -> BookiePlan | None:
+            if stored.kind != kind:
+                return None
+            plan = changed(stored)
+            await self._tree.set(self._path(bookie), encode(plan), version)
+            return plan
+
+        return await self._changed(bookie, change)
+
+    async def _changed(self, bookie: str, change: Callable[[BookiePlan, int], Awaitable[_T]]) -> _T | None:
+        """Return what `change(plan, version)` returns, None if there is no plan. It is called again if others change
+        the plan before it does."""
         while True:
             try:
                 data, stat = await self._tree.get(self._path(bookie))
-                plan = decode(data, bookie)
-                if plan.kind != kind:
-                    return None
-                plan = changed(plan)
-                await self._tree.set(self._path(bookie), encode(plan), stat.version)
-                return plan
+                return await change(decode(data, bookie), stat.version)
             except NoSuchNode:
                 return None
             except MetadataVersion:
@@ -257,34 +269,26 @@ class BookiePlans:
 
         Its progress and its restart may have changed. A plan that another operator has stored in its place stays.
         """
-        while True:
-            try:
-                data, stat = await self._tree.get(self._path(plan.bookie))
-                there = decode(data, plan.bookie)
-                if not there.is_same(plan):
-                    return False
-                await self._tree.delete(self._path(plan.bookie), stat.version)
+
+        async def delete(stored: BookiePlan, version: int) -> bool:
+            if stored.is_same(plan):
+                await self._tree.delete(self._path(plan.bookie), version)
                 return True
-            except NoSuchNode:
-                return False
-            except MetadataVersion:
-                continue
+            return False
+
+        return await self._changed(plan.bookie, delete) or False
 
     async def replace(self, there: BookiePlan, plan: BookiePlan, now_ms: int) -> bool:
         """Store a plan in place of `there`, as far as that is still the one in force; return whether it was."""
-        data, path = _bounded(plan), self._path(plan.bookie)
-        while True:
-            try:
-                stored, stat = await self._tree.get(path)
-                now = decode(stored, plan.bookie)
-                if now.is_over(now_ms) or not now.is_same(there):
-                    return False
-                await self._tree.set(path, data, stat.version)
+        data = _bounded(plan)
+
+        async def replace(stored: BookiePlan, version: int) -> bool:
+            if stored.is_same(there) and not stored.is_over(now_ms):
+                await self._tree.set(self._path(plan.bookie), data, version)
                 return True
-            except NoSuchNode:
-                return False
-            except MetadataVersion:
-                continue
+            return False
+
+        return await self._changed(plan.bookie, replace) or False
 
     async def watch(self, bookie: str, callback: Callback) -> Callback:
         """Call `callback()` when the plan for a bookie may have changed; return what ends that."""
