@@ -108,8 +108,8 @@ class MetadataError(BookKeeperError):
     failed."""
 
     is_outage = True
-    """Whether a later try may succeed, and it may be unknown whether this one took effect; False if the store
-    refused it."""
+    """Whether a later try may succeed. It may be unknown whether this one took effect. False: the store refused it,
+    and nothing was changed."""
     node: str | None = None
     code = -9
     remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"

@@ -63,7 +63,7 @@ SHARED_DROPPED_MAX = 500
 """Registrations of shared ledgers that one transaction removes at most, for the same reason."""
 ENDED_MAX = 500
 """Registrations of ledgers that are published, which one transaction ends at most, for the same reason."""
-_LATER = (SCHEMAS, CONSUMERS, times.TIMES, DELTA)
+_LATER = (SCHEMAS, CONSUMERS, times.TIMES, DELTA)  # what not every log has
 
 T = TypeVar("T")
 

@@ -49,7 +49,6 @@ REQUEST_BYTES_MAX = 0xFFFFF
 
 _ANSWERS = (
     kazoo_errors.APIError,
-    kazoo_errors.AuthFailedError,
     kazoo_errors.BadArgumentsError,
     kazoo_errors.EphemeralOnLocalSessionError,
     kazoo_errors.NoChildrenForEphemeralsError,
