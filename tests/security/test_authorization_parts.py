@@ -214,6 +214,83 @@ def test_look_up_that_takes_too_long_says_that_nothing_is_known() -> None:
     asyncio.run(run())
 
 
+class SilentView:
+    """Answers after `answers` is set, and not before."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers = asyncio.Event()
+
+    async def facts(self, ledger_id: int) -> LedgerFacts | None:
+        self.asked.append(ledger_id)
+        await self.answers.wait()
+        return LedgerFacts(ledger_id)
+
+
+def with_silent_store(test: Callable[[SilentView, Callable[[int], asyncio.Future[Found]]], Awaitable[None]]) -> None:
+    """Run a test with a store that does not answer, and a function that looks a ledger up."""
+
+    async def run() -> None:
+        view = SilentView()
+        lookups = LedgerLookups(view, seconds_max=0.01)
+
+        def look_up(ledger_id: int) -> asyncio.Future[Found]:
+            answered: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+            lookups.look_up(ledger_id, answered.set_result, HOST)
+            assert not answered.done(), "the answer must come in a later turn"
+            return answered
+
+        await test(view, look_up)
+
+    asyncio.run(run())
+
+
+def test_requests_do_not_wait_for_a_silent_store_one_after_the_other() -> None:
+    """With ZooKeeper stopped, the last of 200 reads of one connection was answered after 28 s."""
+
+    async def test(view: SilentView, look_up: Callable[[int], asyncio.Future[Found]]) -> None:
+        many = 20 * LOOKUPS_AT_ONCE
+        assert set(await asyncio.gather(*map(look_up, range(many)))) == {Unfound.UNKNOWN}
+        assert view.asked == list(range(LOOKUPS_AT_ONCE))
+        for ledger_id in range(many, 2 * many):
+            assert await look_up(ledger_id) is Unfound.UNKNOWN
+        # Only one of the first ones is asked for again, so that the return of the store is noticed.
+        assert set(view.asked[LOOKUPS_AT_ONCE:]) <= {view.asked[0]}
+
+    with_silent_store(test)
+
+
+def test_store_that_answers_again_is_asked_again_for_every_ledger() -> None:
+    async def test(view: SilentView, look_up: Callable[[int], asyncio.Future[Found]]) -> None:
+        assert await look_up(1) is Unfound.UNKNOWN
+        view.answers.set()
+        while await look_up(1) is Unfound.UNKNOWN:
+            pass
+        assert await look_up(1) == LedgerFacts(1)
+        ledger_ids = range(2, 2 + 2 * LOOKUPS_AT_ONCE)
+        assert await asyncio.gather(*map(look_up, ledger_ids)) == list(map(LedgerFacts, ledger_ids))
+
+    with_silent_store(test)
+
+
+def test_store_that_answers_others_meanwhile_is_not_taken_for_a_silent_one() -> None:
+    """One slow look-up says nothing about the next ones."""
+
+    async def test(view: HeldView, lookups: LedgerLookups, found: list[tuple[int, Found]]) -> None:
+        for ledger_id in (1, 2):
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)), HOST)
+        await settled()
+        await view.answer(2, LedgerFacts(2))
+        await view.answer(1, TimeoutError())
+        assert found == [(0, LedgerFacts(2)), (0, Unfound.UNKNOWN)]
+        for ledger_id in (3, 4):
+            lookups.look_up(ledger_id, lambda answer: found.append((0, answer)), HOST)
+        await settled()
+        assert view.asked == [1, 2, 3, 4]
+
+    with_lookups(test)
+
+
 def test_facts_of_a_ledger_are_those_of_its_metadata() -> None:
     async def run() -> None:
         uri = MetadataUri.parse("zk://h/ledgers")
