@@ -312,7 +312,8 @@ class LedgerReader:
         Raises:
             NoSuchLedger: the ledger was deleted.
             NoSuchEntry: an entry is lost.
-            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`.
+            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`; or
+                the bookies do not let this client read, which is raised at once.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
