@@ -31,6 +31,7 @@ from pathlib import Path
 
 from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
+from bkspark.secret_files import may_be_secret
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
 
@@ -210,7 +211,7 @@ def _digest(secret: str) -> tuple[bytes, bool]:
 
 def _may_be_a_token(path: str) -> bool:
     """Return whether the name of a file that does not exist may be a token, by mistake."""
-    return os.sep not in path and "." not in path and len(path) >= TOKEN_MIN
+    return may_be_secret(path) and len(path) >= TOKEN_MIN
 
 
 def check_token(token: str) -> None:
