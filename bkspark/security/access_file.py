@@ -216,8 +216,9 @@ def _may_be_a_token(path: str) -> bool:
 
 def check_token(token: str) -> None:
     """Raise ValueError unless a text can be a token."""
-    if len(token) < TOKEN_MIN or not token.isprintable():
-        raise ValueError(f"a token must have at least {TOKEN_MIN} printable characters")
+    # Programs send other characters in a header as bytes of different encodings.
+    if len(token) < TOKEN_MIN or not (token.isascii() and token.isprintable()):
+        raise ValueError(f"a token must have at least {TOKEN_MIN} printable ASCII characters")
 
 
 def read_token(path: str | Path, key: str) -> str:
