@@ -190,12 +190,12 @@ class LedgerReader:
             NoSuchLedger: the ledger was deleted; there may be another one with its id.
         """
         if not self._metadata.is_closed:
-            stored = await self._read_metadata()
-            last = self._last
+            stored, heard = await self._read_metadata(), LastEntries()
             if not stored.is_closed:
                 heard = await last_entries(self._context.pool, self._ledger_id, stored, self._digest_for(stored))
-                last = last.joined(heard)
-            self._adopt(stored, last)
+            # Another call may have read later metadata meanwhile, or learned of later entries.
+            if not self._metadata.is_closed:
+                self._adopt(stored, self._last.joined(heard))
         return self.last_entry
 
     async def _read_metadata(self) -> LedgerMetadata:
