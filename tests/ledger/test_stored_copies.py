@@ -93,6 +93,27 @@ def test_copies_that_a_bookie_refuses_because_of_its_load_are_sent_again_until_i
     with_bookies(Holder(refuse=refuse))(test)
 
 
+def test_acknowledgement_that_comes_together_with_refusals_makes_room() -> None:
+    """A copy would otherwise fail as not acknowledged in time, while its bookie takes one entry after the other."""
+    came: list[Asked] = []
+
+    def answer(asked: Asked) -> bytes | None:
+        came.append(asked)
+        if len(came) != PIECES_IN_FLIGHT_MAX:
+            return None
+        first, *others = came
+        return reply(first) + b"".join(reply(each, Status.ETOOMANYREQUESTS) for each in others)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        async with asyncio.timeout(15):
+            for entry_id in range(PIECES_IN_FLIGHT_MAX + 1):
+                await send(writer, range(entry_id, entry_id + 1))
+        writer.close()
+
+    with_bookies(answer)(test)
+
+
 def test_nothing_is_sent_again_after_the_end() -> None:
     async def test(world: World, bookie: HostileBookie) -> None:
         writer = await writer_to(world, bookie)

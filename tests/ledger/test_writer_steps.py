@@ -101,6 +101,10 @@ def test_tick_that_the_core_asks_for_twice_comes_once_and_ends_with_the_writer()
         run.perform([effects.CallAfter(10**9), effects.CallAfter(2 * 10**9)])
         (tick,) = timers("WriterRun._tick_once")
         assert tick.when() == asyncio.get_running_loop().time() + 1.0
+        await asyncio.sleep(1.5)
+        assert timers("WriterRun._tick_once") == []
+        run.perform([effects.CallAfter(10**9)])
+        assert len(timers("WriterRun._tick_once")) == 1, "the next one is made when the core asks again"
         world.writer.abandon()
         assert ticks() == []
 
