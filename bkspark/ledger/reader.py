@@ -350,8 +350,7 @@ class LedgerReader:
 
     def learn_lac(self, lac: int) -> None:
         """Record that entries up to `lac` are confirmed, as an entry with a right digest says."""
-        if lac > self._last.lac:
-            self._last = self._last.joined(LastEntries(lac, lac))
+        self._last = self._last.joined(LastEntries(lac, lac))
 
 
 class SnapshotReader:
