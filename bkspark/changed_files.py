@@ -106,7 +106,7 @@ class ChangedFiles(Generic[T]):
 
 def is_pipe(path: str) -> bool:
     """Return whether a path names a pipe. Opening one waits for a program that writes to it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         return stat.S_ISFIFO(os.stat(path).st_mode)
     return False
 

@@ -335,6 +335,8 @@ class RequestTimeout(BookKeeperError):
 class ReadFailed(BookKeeperError):
     """Every replica that may have the entry failed; the entry may exist nevertheless."""
 
+    is_refusal = False
+    """Whether the bookies do not let this client read, so that a later try would fail, too."""
     code = -1
     remedy = "bring the named bookies back, and read again"
 

@@ -8,6 +8,7 @@ this way. BKSPARK_ENCRYPTION_KEY_FILE names the file with the keys of encrypted 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +20,21 @@ PASSWORD_FILE_VARIABLE = "BKSPARK_PASSWORD_FILE"
 ENCRYPTION_KEY_FILE_VARIABLE = "BKSPARK_ENCRYPTION_KEY_FILE"
 SECRET_BYTES_MAX = 64 * 1024
 """Largest file of a password or of keys."""
+_KEY = re.compile("[A-Za-z0-9+/]{43}=")
+"""32 bytes in base64, which may look like a path."""
 
 
-def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX) -> bytes:
+def may_be_secret(name: str) -> bool:
+    """Return whether the name of a file that does not exist may be the secret itself, given in its place by mistake."""
+    return (os.sep not in name and "." not in name) or _KEY.fullmatch(name) is not None
+
+
+def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_secret: bool = False) -> bytes:
     """Return a file's content.
 
     Args:
         shown: the setting that names the file, for messages, such as `tlsKeyStore=/etc/key.pem`.
+        is_secret: the file has a secret. If it does not exist, a name that may be the secret itself is not shown.
 
     Raises:
         ConfigurationError: it cannot be read, has more than `bytes_max` bytes, or every user of the host can change it.
@@ -36,6 +45,9 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX) -> bytes
             content = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
+        if is_secret and may_be_secret(path) and not os.path.exists(path):
+            shown = shown.replace(path, "***").replace(repr(path)[1:-1], "***")
+            reason += ". Name a file; the value may be the secret itself, so it is not shown"
         raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
         # Any user of the host could replace the key or the certificate.
@@ -51,7 +63,7 @@ def read_password(path: str, shown: str) -> bytes:
     Raises:
         ConfigurationError: the file cannot be read, is empty, or is too large.
     """
-    content = read_file(path, shown)
+    content = read_file(path, shown, is_secret=True)
     password = content.removesuffix(b"\n").removesuffix(b"\r")
     if not password:
         raise ConfigurationError(f"{shown}: the file is empty; for an empty password, name no file")

@@ -18,7 +18,8 @@ from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError
 from bkspark.ledger.encryption import EncryptionOptions
-from bkspark.secret_files import password_from
+from bkspark.secret_files import password_from, read_password
+from bkspark.spark.local_files import LedgerPassword, encryption_with
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options
 from bkspark.tls.contexts import TlsContext
@@ -135,3 +136,28 @@ def test_a_file_of_secrets_or_trust_that_every_user_can_change_is_refused(tmp_pa
     link = tmp_path / "link"
     link.symlink_to(path)
     assert password_from({"BKSPARK_PASSWORD_FILE": str(link)}) == SECRET
+
+
+@pytest.mark.parametrize(
+    "secret", ["hunter2", "it's \\ odd", "with\0zero", "a" * 5000, "q1gK5m0bQ8nC0nJm3yTR3Ne1/S2dXxS4mVxQ1b3fY6A="]
+)
+def test_secret_in_place_of_the_name_of_its_file_is_not_shown(secret: str) -> None:
+    reads: tuple[Callable[[], object], ...] = (
+        lambda: read_password(secret, f"--password-file {secret}"),
+        lambda: password_from({"BKSPARK_PASSWORD_FILE": secret}),
+        EncryptionOptions(secret).check_keys,
+        LedgerPassword.in_file(secret).read,
+        encryption_with(secret).check_keys,
+    )
+    for read in reads:
+        with pytest.raises(ConfigurationError, match="cannot be read") as raised:
+            read()
+        assert secret not in str(raised.value)
+        assert repr(secret)[1:-1] not in str(raised.value)
+        assert "***" in str(raised.value)
+
+
+def test_name_of_a_missing_file_is_shown_if_it_cannot_be_a_secret(tmp_path: Path) -> None:
+    for name in (str(tmp_path / "password"), "password.txt"):
+        with pytest.raises(ConfigurationError, match=f"passwordFile={name}: the file cannot be read: No such file"):
+            read_password(name, f"passwordFile={name}")

@@ -33,7 +33,7 @@ class ExplicitLac:
         """Slots that have `_sending` durably."""
 
     def on_sealed(self, lac: int) -> None:
-        """Adds that carry this LAC are being sent."""
+        """The newest adds carry this LAC. A new bookie gets it with those that are pending, which are sent again."""
         self._sent = max(self._sent, lac)
 
     def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.LacEffect]:

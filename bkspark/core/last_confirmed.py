@@ -47,6 +47,8 @@ class LastConfirmed:
         """Slots whose answer is certain. Grows in `on_entry` and `on_nothing`."""
         self._first_error: BookKeeperError | None = None
         """The first uncertain answer, for the message if too few are certain."""
+        self._are_refusals = True
+        """Whether all uncertain answers are refusals to let this client read."""
         last = metadata.last_fragment.first_entry - 1
         self.found = LastEntries(last, last)
         """The maximum of the answers so far. Never decreases."""
@@ -77,6 +79,7 @@ class LastConfirmed:
     def on_failure(self, error: BookKeeperError) -> None:
         """A bookie returned no certain answer."""
         self._first_error = self._first_error or error
+        self._are_refusals = self._are_refusals and isinstance(error, ReadFailed) and error.is_refusal
 
     def result(self) -> LastEntries:
         """Return how far the ledger goes.
@@ -87,9 +90,11 @@ class LastConfirmed:
         if self.is_covered:
             return self.found
         bookies = ", ".join(self._metadata.last_fragment.bookies)
-        raise ReadFailed(
+        error = ReadFailed(
             f"the last add confirmed of ledger {self._ledger_id} is unknown: too few of {bookies} answered "
             f"({self._first_error})",
             ledger_id=self._ledger_id,
             bookie=self._first_error.bookie if self._first_error else None,
         )
+        error.is_refusal = self._are_refusals
+        raise error

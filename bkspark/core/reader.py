@@ -116,6 +116,8 @@ class GroupRead:
         """How many of `_replicas` were asked since the last answer with entries."""
         self._first_error: BookKeeperError | None = None
         """The first failure other than NoSuchEntry since the last answer with entries."""
+        self._are_refusals = True
+        """Whether all such failures are refusals to let this client read."""
         self._negatives = 0
         """How many replicas have answered, since the last answer with entries, that they do not have missing[0]."""
 
@@ -164,6 +166,7 @@ class GroupRead:
         self._replicas = [*self._replicas[at:], *self._replicas[:at]]
         self._asked = self._negatives = 0
         self._first_error = None
+        self._are_refusals = True
         if error is not None and len(self.missing):
             self._asked = 1
             self.on_failure(error)
@@ -172,8 +175,9 @@ class GroupRead:
         """Record why a replica did not return missing[0]."""
         if isinstance(error, NoSuchEntry):
             self._negatives += 1
-        elif self._first_error is None:
-            self._first_error = error
+            return
+        self._first_error = self._first_error or error
+        self._are_refusals = self._are_refusals and isinstance(error, ReadFailed) and error.is_refusal
 
     def error(self) -> BookKeeperError:
         """Return why missing[0] could not be read, once every replica has been asked and has failed."""
@@ -184,10 +188,12 @@ class GroupRead:
                 ledger_id=self.ledger_id,
                 entry_id=entry_id,
             )
-        return ReadFailed(
+        error = ReadFailed(
             f"ledger {self.ledger_id} entry {entry_id} could not be read from any of {', '.join(self._replicas)}: "
             f"{self._first_error}",
             ledger_id=self.ledger_id,
             entry_id=entry_id,
             bookie=self._first_error.bookie if self._first_error else None,
         )
+        error.is_refusal = self._are_refusals
+        return error

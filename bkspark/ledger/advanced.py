@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import functools
 from collections import deque
 from dataclasses import dataclass, field
@@ -169,9 +170,12 @@ class AdvancedLedgerWriter(ClosedAtExit):
                     entry_id=held.first_entry,
                 )
             )
+        deadline_s = self._writer.run.close_deadline_s()
         if self._pump is not None:
-            await asyncio.shield(self._pump)
-        return await self._writer.close()
+            with contextlib.suppress(TimeoutError):  # then `close_until` ends the writer, and raises RequestTimeout
+                async with asyncio.timeout_at(deadline_s):
+                    await asyncio.shield(self._pump)
+        return await self._writer.close_until(deadline_s)
 
     def abandon(self) -> None:
         """Stop without closing the ledger; entries that are not acknowledged end with an error."""

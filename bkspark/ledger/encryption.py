@@ -78,7 +78,7 @@ class EncryptionOptions:
             raise ConfigurationError(
                 f"{shown}: it is a pipe, which has its keys once, and they are read for each ledger: give a file"
             )
-        return KeyRing.parse(read_file(self.key_file, shown), shown), shown
+        return KeyRing.parse(read_file(self.key_file, shown, is_secret=True), shown), shown
 
 
 NO_KEYS = EncryptionOptions()

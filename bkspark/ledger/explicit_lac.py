@@ -23,7 +23,6 @@ async def send_explicit_lac(
     """
     metadata = writer.metadata
     core = ExplicitLac(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-    sealed_to = writer.pending.next_entry
 
     async def send(effect: effects.WriteLac) -> None:
         try:
@@ -39,8 +38,6 @@ async def send_explicit_lac(
 
     while True:
         await asyncio.sleep(interval_s)
-        if writer.pending.next_entry > sealed_to:
-            sealed_to = writer.pending.next_entry
-            core.on_sealed(sealer.lac)
+        core.on_sealed(sealer.lac)
         todo = core.on_interval(writer.lac, writer.slots.ensemble)
         await asyncio.gather(*(send(effect) for effect in todo))

@@ -38,7 +38,9 @@ def is_away(error: BookKeeperError) -> bool:
 
 def may_pass(error: BookKeeperError) -> bool:
     """Return whether the error only means that the metadata store or bookies could not be reached now."""
-    return is_away(error) or isinstance(error, (ReadFailed, BookieUnavailable, RequestTimeout, TooManyRequests))
+    if isinstance(error, ReadFailed):
+        return not error.is_refusal
+    return is_away(error) or isinstance(error, (BookieUnavailable, RequestTimeout, TooManyRequests))
 
 
 async def write_metadata(

@@ -190,12 +190,12 @@ class LedgerReader:
             NoSuchLedger: the ledger was deleted; there may be another one with its id.
         """
         if not self._metadata.is_closed:
-            stored = await self._read_metadata()
-            last = self._last
+            stored, heard = await self._read_metadata(), LastEntries()
             if not stored.is_closed:
                 heard = await last_entries(self._context.pool, self._ledger_id, stored, self._digest_for(stored))
-                last = last.joined(heard)
-            self._adopt(stored, last)
+            # Another call may have read later metadata meanwhile, or learned of later entries.
+            if not self._metadata.is_closed:
+                self._adopt(stored, self._last.joined(heard))
         return self.last_entry
 
     async def _read_metadata(self) -> LedgerMetadata:
@@ -312,7 +312,8 @@ class LedgerReader:
         Raises:
             NoSuchLedger: the ledger was deleted.
             NoSuchEntry: an entry is lost.
-            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`.
+            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`; or
+                the bookies do not let this client read, which is raised at once.
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
@@ -350,8 +351,7 @@ class LedgerReader:
 
     def learn_lac(self, lac: int) -> None:
         """Record that entries up to `lac` are confirmed, as an entry with a right digest says."""
-        if lac > self._last.lac:
-            self._last = self._last.joined(LastEntries(lac, lac))
+        self._last = self._last.joined(LastEntries(lac, lac))
 
 
 class SnapshotReader:

@@ -69,7 +69,10 @@ def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookK
     else:
         kind, what = ReadFailed, f"answered with status {status}"
     where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
-    return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
+    error = kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
+    if isinstance(error, ReadFailed):
+        error.is_refusal = status == v2.Status.EUA
+    return error
 
 
 def report_damage(error: BookKeeperError) -> None:

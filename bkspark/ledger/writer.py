@@ -237,9 +237,13 @@ class LedgerWriter(ClosedAtExit):
                 closed. The message says which.
             MetadataError: it is unknown whether the ledger is closed.
         """
+        return await self.close_until(self.run.close_deadline_s())
+
+    async def close_until(self, deadline_s: float) -> LedgerMetadata:
+        """As `close`, which may take until `deadline_s` by the event loop's clock."""
         self._is_closing = True
         try:
-            await self.run.close(self.sync)
+            await self.run.close(self.sync, deadline_s)
         finally:
             self.abandon()  # what is closed stays closed: its connections and timers are released
         return self.core.metadata

@@ -81,14 +81,18 @@ class WriterRun:
         self.fanout.close()
         self._driver.stop()
 
-    async def close(self, drain: Callable[[], Awaitable[object]]) -> None:
-        """Wait for `drain()`, which returns when no entry is pending, then close the ledger.
+    def close_deadline_s(self) -> float:
+        """Return when a close that begins now must end, by the event loop's clock."""
+        return self._loop.time() + self._options.close_timeout_s
+
+    async def close(self, drain: Callable[[], Awaitable[object]], deadline_s: float) -> None:
+        """Wait for `drain()`, which returns when no entry is pending, then close the ledger; until `deadline_s`.
 
         Raises as `LedgerWriter.close`.
         """
         core = self.core
         try:
-            async with asyncio.timeout(self._options.close_timeout_s):
+            async with asyncio.timeout_at(deadline_s):
                 await drain()
                 await self.fanout.drain_backlogs()
                 while (state := core.state) is not WriterState.CLOSED:

@@ -51,6 +51,15 @@ def gone(error: NoSuchLedger, log: str) -> str:
     return f"ledger {error.ledger_id} of log {log} does not exist any more{taken}"
 
 
+def deleted_meanwhile(error: NoSuchLedger, log: str) -> NoSuchLedger:
+    """Return the error for a ledger of unpublished rows that does not exist when it is closed."""
+    return NoSuchLedger(
+        f"{gone(error, log)}: the log was deleted while rows were written to it, and none of them is published: write "
+        "them again",
+        ledger_id=error.ledger_id,
+    )
+
+
 async def listed_batches(
     reader: LedgerReader, name: str, first_entry: int, end_entry: int, batch_bytes: int
 ) -> AsyncIterator[EntryBatch]:

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, NoSuchLedger
 from bkspark.ledger import LedgerWriter
 from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.log.reading import deleted_meanwhile
 from bkspark.log.writer import LedgerOptions, RollLimits
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ class SharedLedger:
         """
         writer, self._writer = self._writer, None
         if writer is not None:
-            await writer.close()
+            try:
+                await writer.close()
+            except NoSuchLedger as error:
+                raise deleted_meanwhile(error, self._log.name) from None
             if self._is_published:
                 await self._log.forget_published(writer.ledger_id)
 

@@ -224,6 +224,8 @@ def _unwrapped(
     rows = np.arange(len(at))
     start, end = _sized(data, at, ends, rows, "message id")
     ids = _fields(rows, data, start, end, numbers=(_LEDGER, _ENTRY))
+    for number in (_LEDGER, _ENTRY):
+        _check(ids.has(number) & (ids.value(number) >= 0), rows, "its message id is not that of an entry")
     start, inner_end = _sized(data, end, ends, rows, "entry")
     _check(inner_end == ends, rows, "it holds more than an id and an entry: it is not of a compacted ledger")
     return ids.value(_LEDGER), ids.value(_ENTRY), start, inner_end

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
+from bkspark.secret_files import may_be_secret
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
 
@@ -210,13 +211,14 @@ def _digest(secret: str) -> tuple[bytes, bool]:
 
 def _may_be_a_token(path: str) -> bool:
     """Return whether the name of a file that does not exist may be a token, by mistake."""
-    return os.sep not in path and "." not in path and len(path) >= TOKEN_MIN
+    return may_be_secret(path) and len(path) >= TOKEN_MIN
 
 
 def check_token(token: str) -> None:
     """Raise ValueError unless a text can be a token."""
-    if len(token) < TOKEN_MIN or not token.isprintable():
-        raise ValueError(f"a token must have at least {TOKEN_MIN} printable characters")
+    # Programs send other characters in a header as bytes of different encodings.
+    if len(token) < TOKEN_MIN or not (token.isascii() and token.isprintable()):
+        raise ValueError(f"a token must have at least {TOKEN_MIN} printable ASCII characters")
 
 
 def read_token(path: str | Path, key: str) -> str:

@@ -6,8 +6,9 @@ import numpy as np
 
 from bkspark.blocking import LedgerWriter, run
 from bkspark.entries import EntryBatch
-from bkspark.errors import MalformedPayload
+from bkspark.errors import MalformedPayload, NoSuchLedger
 from bkspark.log.formats import SegmentFacts, SegmentOwner
+from bkspark.log.reading import deleted_meanwhile
 from bkspark.spark.targets import ENTRY_LIMIT_BYTES, LogTarget
 
 
@@ -119,7 +120,10 @@ class AttemptWriter:
 
     def _close(self) -> None:
         assert self._writer is not None
-        closed = self._writer.close()
+        try:
+            closed = self._writer.close()
+        except NoSuchLedger as error:
+            raise deleted_meanwhile(error, self._target.log) from None
         self._closed.append(SegmentFacts(self._writer.ledger_id, closed.last_entry, closed.length))
         self._writer = None
 

@@ -16,7 +16,6 @@ from typing import Any
 from bkspark.errors import ConfigurationError
 from bkspark.ids import ENTRY_ID_MAX, INT64_MAX, LEDGER_ID_MAX, LOG_NAME_RULE, PUBLISHER_RULE, is_log_name, is_publisher
 from bkspark.log.positions import EARLIEST, LATEST
-from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
 from bkspark.one_line import SHOWN_CHARACTERS_MAX
 from bkspark.options import MIB, SIZE_UNITS
@@ -245,7 +244,10 @@ def moment(value: str) -> int:
         raise ValueError(
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
-    return min(max(0, milliseconds_of(parsed)), MOMENT_MS_MAX)
+    aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+    # Rounded up: what entered a log, or was published, at this time or later did so in this millisecond or later.
+    milliseconds = -((_EPOCH - aware) // timedelta(milliseconds=1))
+    return min(max(0, milliseconds), MOMENT_MS_MAX)
 
 
 def moment_shown(ms: int) -> str:

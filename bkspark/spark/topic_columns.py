@@ -33,6 +33,7 @@ from bkspark.pulsar.malformed import MalformedValues
 from bkspark.pulsar.messages import Messages
 from bkspark.pulsar.schemas import RAW, Schema
 from bkspark.pulsar.slices import text_array
+from bkspark.spark.formats import decimal_casts
 
 VALUE = "value"
 _TIME = pa.timestamp("us", "UTC")
@@ -185,7 +186,7 @@ def converted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray
 
 
 def of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
+    return column if column.type == kind else decimal_casts.converted(column, kind)
 
 
 def describing_column(name: str, messages: Messages, topic: str, partition: int) -> pa.Array:

@@ -72,7 +72,7 @@ def test_reads_ahead_of_a_caller_that_goes_away_are_cancelled() -> None:
         async with asyncio.timeout(15):
             async with aclosing(read_ahead(iter(range(9)), read, lambda request, result: None, 3)) as found:
                 assert await anext(found) == 0
-            assert tasks_of("<locals>.read()") == []
+            assert tasks_of("<locals>.read ") == []
 
     asyncio.run(test())
 

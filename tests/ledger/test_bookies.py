@@ -8,7 +8,14 @@ import json
 import pytest
 
 from bkspark.client import Client
-from bkspark.errors import BookieUnavailable, ConfigurationError, MetadataError, MetadataFormat, NotEnoughBookies
+from bkspark.errors import (
+    BookieUnavailable,
+    ConfigurationError,
+    MetadataError,
+    MetadataFormat,
+    NoSuchNode,
+    NotEnoughBookies,
+)
 from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -253,6 +260,23 @@ def test_watches_that_could_not_be_set_are_set_by_the_next_call():
         assert (await watcher.candidates(1)).writable == {"b:1"}
 
     with_cluster(test, "b:1", "b:2")
+
+
+def test_cluster_that_was_made_while_its_bookies_were_looked_for_is_found_by_the_next_call():
+    async def test(cluster):
+        tree = cluster.store.session()
+        watcher, watch = cluster.watcher(tree), tree.watch_children
+
+        async def too_early(path, callback):
+            tree.watch_children = watch
+            raise NoSuchNode(path)
+
+        tree.watch_children = too_early
+        with pytest.raises(NoSuchNode):
+            await watcher.candidates(1)
+        assert (await watcher.candidates(1)).writable == {"b:1"}
+
+    with_cluster(test, "b:1")
 
 
 def test_failing_bookies_are_avoided_and_taken_where_there_are_no_others():

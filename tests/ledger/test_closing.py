@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
+from bkspark.client import AdvancedLedgerWriter
 from bkspark.core.metadata import LedgerState
 from bkspark.core.pipeline import WriterState
 from bkspark.errors import ClientClosed, MetadataError, RequestTimeout
@@ -72,6 +73,27 @@ def test_close_that_times_out_before_its_write_leaves_the_ledger_open() -> None:
             await world.writer.close()
 
     play(test, close_timeout_s=1.0)
+
+
+def test_close_under_chosen_ids_times_out_though_its_entries_wait_for_room() -> None:
+    """They come after the one that fills the window. The call waited for them without a limit."""
+
+    async def test(world: World) -> None:
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        writer = AdvancedLedgerWriter(world.writer)
+        appends = [asyncio.ensure_future(writer.append(entry_id, b"x")) for entry_id in range(5)]
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(RequestTimeout, match="it is left open, its last acknowledged entry is -1"):
+            await writer.close()
+        assert asyncio.get_running_loop().time() == began + 1.0, "it is the loop's virtual time"
+        assert (await world.stored()).state is LedgerState.OPEN
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ClientClosed] * 5
+        assert ticks() == []
+
+    play(test, close_timeout_s=1.0, pending_entries_max=1)
 
 
 def test_close_that_is_cancelled_ends_the_writer_and_leaves_the_ledger_open() -> None:

@@ -292,3 +292,7 @@ def test_a_plan_keeps_what_opens_entries_and_nothing_else() -> None:
 def test_an_option_of_another_type_is_named(field: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=field):
         EncryptionOptions(**{field: value})
+
+
+def test_there_is_nothing_to_check_without_a_key_file() -> None:
+    EncryptionOptions().check_keys()

@@ -93,6 +93,27 @@ def test_copies_that_a_bookie_refuses_because_of_its_load_are_sent_again_until_i
     with_bookies(Holder(refuse=refuse))(test)
 
 
+def test_acknowledgement_that_comes_together_with_refusals_makes_room() -> None:
+    """A copy would otherwise fail as not acknowledged in time, while its bookie takes one entry after the other."""
+    came: list[Asked] = []
+
+    def answer(asked: Asked) -> bytes | None:
+        came.append(asked)
+        if len(came) != PIECES_IN_FLIGHT_MAX:
+            return None
+        first, *others = came
+        return reply(first) + b"".join(reply(each, Status.ETOOMANYREQUESTS) for each in others)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        writer = await writer_to(world, bookie)
+        async with asyncio.timeout(15):
+            for entry_id in range(PIECES_IN_FLIGHT_MAX + 1):
+                await send(writer, range(entry_id, entry_id + 1))
+        writer.close()
+
+    with_bookies(answer)(test)
+
+
 def test_nothing_is_sent_again_after_the_end() -> None:
     async def test(world: World, bookie: HostileBookie) -> None:
         writer = await writer_to(world, bookie)
@@ -281,6 +302,15 @@ def test_sizes_that_a_caller_has_learned_decide_how_many_entries_are_requested()
     with_bookies(Holder(range(200)))(test)
 
 
+def test_number_of_requested_entries_doubles_up_to_128_unless_a_caller_has_its_own_limits() -> None:
+    async def test(world: World, bookie: HostileBookie) -> None:
+        reads = ReplicaReads((await world.client(net=PATIENT).context()).pool, LEDGER, DIGEST)
+        found = [len((await reads.some(bookie.id, np.arange(200))).statuses) for _ in range(6)]
+        assert found == [8, 16, 32, 64, 128, 128]
+
+    with_bookies(Holder(range(200)))(test)
+
+
 def test_bookie_of_a_striped_ledger_looks_up_256_entries_at_once_at_most() -> None:
     """It looks up each separately: the caller's own limit is for entries that lie together."""
 
@@ -293,6 +323,25 @@ def test_bookie_of_a_striped_ledger_looks_up_256_entries_at_once_at_most() -> No
         assert (len(entries), status, len(bookie.asked)) == (256, Status.EOK, 256)
 
     with_bookies(Holder(range(900)))(test)
+
+
+def test_old_bookie_is_asked_for_as_many_consecutive_entries_as_a_caller_wants() -> None:
+    holder = Holder(range(300))
+
+    def answer(asked: Asked) -> bytes | None:
+        if asked.opcode == v2.BATCH_READ:
+            raise ConnectionError
+        return holder(asked)
+
+    async def test(world: World, bookie: HostileBookie) -> None:
+        pool = (await world.client(net=PATIENT).context()).pool
+        pace = AdaptiveReadSize(bytes_max=1_000_000, entries_max=1000, entries_first=1000)
+        reads = ReplicaReads(pool, LEDGER, DIGEST, pace)
+        for _ in range(2):
+            entries, status = await reads.prefix(bookie.id, np.arange(300), 1, 1 << 20)
+            assert (len(entries), status) == (300, Status.EOK)
+
+    with_bookies(answer)(test)
 
 
 def test_bookie_that_refuses_load_lacks_nothing_for_certain() -> None:

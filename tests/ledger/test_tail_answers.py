@@ -12,7 +12,7 @@ from bkspark.errors import NoSuchLedger
 from bkspark.ledger.reader import LedgerReader
 from bkspark.ledger.tail import TailWatch
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v3
+from bkspark.wire import v2, v3
 from tests.ledger.held_reads import PATIENT, Held, explicit, opened
 from tests.ledger.hostile import PAYLOAD, HostileBookie, World, no_entry_v3, sealed
 
@@ -56,5 +56,38 @@ def test_entry_that_came_with_a_poll_is_given_under_its_own_id_alone(taken: int,
             early = watch.take_entry(taken)
             assert (None if early is None else list(early)) == entry
             assert watch.take_entry(0) is None, "it is given once"
+
+    opened((Held(-1), answer))(test)
+
+
+def test_lac_that_a_bookie_tells_and_cannot_prove_is_not_believed() -> None:
+    """§5.8: the bookie drops the connection when it is asked for its LAC. Its plain reads find no entry."""
+    is_polled = False
+
+    def answer(request: protocol.Request) -> Iterable[protocol.Response]:
+        nonlocal is_polled
+        if request.header.operation != protocol.READ_ENTRY:
+            if is_polled:
+                raise ConnectionError
+            return no_entry_v3(request)
+        if is_polled:
+            return []
+        is_polled = True
+        inner = protocol.ReadResponse(status=protocol.EOK, ledgerId=request.readRequest.ledgerId, entryId=0, maxLAC=3)
+        head = v3.header(protocol.READ_ENTRY, request.header.txnId)
+        return [protocol.Response(header=head, status=protocol.EOK, readResponse=inner)]
+
+    async def test(reader: LedgerReader, world: World, bookie: HostileBookie) -> None:
+        def looks() -> int:
+            return sum(asked.entry_id == v2.LAST_ENTRY for asked in bookie.asked)
+
+        before = looks()
+        async with aclosing(TailWatch(await world.client(net=PATIENT).context(), reader)) as watch:
+            waiting = asyncio.ensure_future(watch.wait_beyond(-1))
+            async with asyncio.timeout(15):
+                while looks() < before + 2:  # when the wait begins, and when the LAC was not proven
+                    await asyncio.sleep(0.002)
+            assert (reader.last_entry, waiting.done()) == (-1, False)
+            waiting.cancel()
 
     opened((Held(-1), answer))(test)

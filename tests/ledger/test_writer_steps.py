@@ -67,6 +67,33 @@ def test_single_entries_wait_for_room_as_batches_do() -> None:
     play(test, pending_entries_max=1)
 
 
+def test_call_waits_while_the_bytes_in_flight_are_at_their_limit() -> None:
+    async def test(world: World) -> None:
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        await world.writer.submit([bytes(100)])
+        waiting = asyncio.ensure_future(world.writer.submit([b"x"]))
+        await asyncio.wait([waiting], timeout=0.1)
+        assert (waiting.done(), world.writer.core.pending.next_entry) == (False, 1)
+        world.writer.abandon()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    play(test, pending_bytes_max=100)
+
+
+@pytest.mark.parametrize(("sizes", "pieces"), [([1] * 2000, [1024, 976]), ([100 * 1024] * 6, [5, 1])])
+def test_batch_is_sent_in_pieces_of_1024_entries_and_512_kib(sizes: list[int], pieces: list[int]) -> None:
+    async def test(world: World) -> None:
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        await world.writer.submit([bytes(size) for size in sizes])
+        assert [len(piece) for piece in world.writer.core.pending.batches] == pieces
+        world.writer.abandon()
+        await asyncio.sleep(0)
+
+    play(test)
+
+
 def test_bookie_that_owes_an_answer_for_too_long_is_found_by_the_regular_tick() -> None:
     async def test(world: World) -> None:
         silent = world.ensemble[0]
@@ -101,6 +128,10 @@ def test_tick_that_the_core_asks_for_twice_comes_once_and_ends_with_the_writer()
         run.perform([effects.CallAfter(10**9), effects.CallAfter(2 * 10**9)])
         (tick,) = timers("WriterRun._tick_once")
         assert tick.when() == asyncio.get_running_loop().time() + 1.0
+        await asyncio.sleep(1.5)
+        assert timers("WriterRun._tick_once") == []
+        run.perform([effects.CallAfter(10**9)])
+        assert len(timers("WriterRun._tick_once")) == 1, "the next one is made when the core asks again"
         world.writer.abandon()
         assert ticks() == []
 

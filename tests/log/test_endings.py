@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, LedgerClosed, LedgerFenced, MetadataError, VersionPublished
+from bkspark.errors import ConfigurationError, LedgerClosed, LedgerFenced, MetadataError, NoSuchLedger, VersionPublished
 from bkspark.log import Log, Position, SegmentFacts, SegmentOwner, expiry, reading
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.sharing import SharedLedger
@@ -190,6 +190,19 @@ def test_shared_ledger_that_cannot_be_closed_when_it_is_due_is_retired(tmp_path)
         assert shared.ledger_id is None
         assert await pending(log) == set()
         assert (await shared.append([rows(b"two")])).ledger_id != first
+
+    run_on_one(tmp_path, test)
+
+
+def test_shared_ledger_of_a_log_that_was_deleted_is_named_with_its_log_when_it_is_closed(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        await log.create()
+        shared = SharedLedger(log, SegmentOwner("query", "q"), OPTIONS, LIMITS)
+        ledger_id = (await shared.append([rows(b"one")])).ledger_id
+        await log.delete()
+        with pytest.raises(NoSuchLedger, match=f"ledger {ledger_id} of log x does not exist any more: the log was"):
+            await shared.close()
 
     run_on_one(tmp_path, test)
 

@@ -12,7 +12,7 @@ from bkspark.pulsar import message_columns, messages
 from bkspark.pulsar.compression import decompress
 from bkspark.pulsar.entries import MalformedEntry, decode_entries
 from bkspark.pulsar.message_columns import schema_versions
-from bkspark.pulsar.pulsar_formats_pb2 import SingleMessageMetadata
+from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData, SingleMessageMetadata
 from tests.pulsar.entries import CODECS, Message, chunked, compacted, compressed, framed, metadata_of, single
 
 
@@ -21,6 +21,20 @@ def test_entry_of_a_compacted_ledger_holds_nothing_after_the_topics_entry() -> N
     assert decode_entries(EntryBatch.of([whole]), is_compacted=True).entry_ids.tolist() == [1]
     with pytest.raises(MalformedEntry, match="it holds more than an id and an entry"):
         decode_entries(EntryBatch.of([whole + b"x"]), is_compacted=True)
+
+
+@pytest.mark.parametrize("identity", ["", "ledgerId", "entryId", "greatest ledgerId", "greatest entryId"])
+def test_id_in_a_compacted_ledger_that_is_none_of_an_entry_is_malformed(identity: str) -> None:
+    greatest, _, name = identity.rpartition(" ")
+    fields = dict.fromkeys([name] if name else [], 3)
+    if greatest:
+        fields = {"ledgerId": 3, "entryId": 3, name: (1 << 64) - 1}
+    head, stored = MessageIdData(**fields).SerializeToString(), single(Message(b"a"))
+    entry = struct.pack(">i", len(head)) + head + struct.pack(">i", len(stored)) + stored
+    whole = EntryBatch.of([compacted(3, 1, stored), entry])
+    with pytest.raises(MalformedEntry, match="its message id is not that of an entry") as raised:
+        decode_entries(whole, is_compacted=True)
+    assert np.atleast_1d(raised.value.rows).tolist() == [1]
 
 
 @pytest.mark.parametrize("broker", [None, (1, 1)], ids=["plain", "with broker metadata"])

@@ -134,6 +134,7 @@ def test_a_token_alone_may_be_replaced_by_another_one_or_by_lines(tmp_path: Path
         (f"token {SECRET} read another-name-of-a-user\n", "line 1: a text of 16 characters is not a role"),
         (f"token king x {SECRET}\n", "line 1: 'king' is not a role; there are metrics, read, operate, destroy"),
         (f"token read {SECRET}\n", "line 1: a token must have at least 16"),
+        (f"token read x {SECRET}\u00e4\n", "line 1: a token must have at least 16 printable ASCII characters"),
         ("token read x sha256:abc\n", "line 1: sha256: must be followed by 64 hexadecimal digits"),
         (f"user read x {SECRET}\nuser read y {SECRET}\n", "line 1: it must begin with token or certificate"),
         (f"Token read x {SECRET}\n", "line 1: it must begin with token or certificate"),

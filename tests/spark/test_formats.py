@@ -325,6 +325,11 @@ def test_malformed_payload_names_ledger_and_entry(format_name):
         assert (caught.value.ledger_id, caught.value.entry_id) == (9, 42)
 
 
+def test_malformed_payload_without_a_reason_of_its_parser_is_named_by_the_error():
+    with pytest.raises(MalformedPayload, match="malformed payload: FormatError; check payloadFormat"):
+        decoded("msgpack", EntryBatch.of([b"\xc1"]), SCHEMA)
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_malformed_payload_is_nulled_and_kept_or_dropped(format_name):
     good = good_payload(format_name)

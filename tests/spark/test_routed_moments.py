@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from bkspark import stages
 from bkspark.blocking import Client
-from bkspark.errors import BookKeeperError, DataLoss, NoSuchLog, SchemaMismatch
+from bkspark.errors import BookKeeperError, DataLoss, NoSuchLedger, NoSuchLog, SchemaMismatch
 from bkspark.log.formats import Publisher, SegmentOwner
 from bkspark.spark.committers import forget_committers
 from bkspark.spark.options import SourceOptions
@@ -142,6 +142,20 @@ def test_log_that_is_deleted_in_the_middle_of_the_commit_fails_it_by_name(
 ) -> None:
     in_the_middle(DELETE)
     with pytest.raises((NoSuchLog, DataLoss), match=write.changing):
+        write.run()
+    write.assert_nothing_published()
+
+
+@pytest.mark.parametrize("write", ["0"], ids=["ledgers"], indirect=True)
+def test_log_that_is_deleted_while_a_task_writes_to_it_fails_the_write_by_name(write: Write) -> None:
+    """Its ledger is deleted, too. The error named the ledger alone."""
+    left = [DELETE]
+
+    def act(stage: str) -> None:
+        if stage == "task.wrote" and left:
+            write.act(left.pop())
+
+    with replaced(stages, "listener", act), pytest.raises(NoSuchLedger, match=f"of log {write.changing} does not"):
         write.run()
     write.assert_nothing_published()
 

@@ -28,6 +28,7 @@ from bkspark.spark.formats.arrow_limits import (
 )
 from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
+from bkspark.spark.formats.decimal_casts import converted_each
 from bkspark.spark.formats.decoding import (
     BeyondInferredError,
     Decoder,
@@ -201,7 +202,7 @@ def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         # pandas has nanoseconds; Spark's times end at the microsecond.
         column = column.cast(in_microseconds(column.type), safe=False)
     try:
-        return column.cast(field.type)
+        return converted_each(column, field.type)
     except pa.ArrowException as error:
         raise ValueError(f"column '{field.name}' is {stored}, and {field.type} is expected ({error})") from None
 

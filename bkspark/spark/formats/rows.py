@@ -137,7 +137,7 @@ class RowDecoder(Decoder):
                 row = self._row_with_columns(entries, i, payload)
             except _MALFORMED as error:
                 if self.mode is MalformedMode.FAILFAST:
-                    raise self.malformed(entries, i, f"{type(error).__name__}: {error}") from None
+                    raise self.malformed(entries, i, _reason_of(error)) from None
                 good[i] = False
                 row = self._fitting_cells(payload) if self._is_sparks else {}
             if good[i] or self.mode is MalformedMode.PERMISSIVE:
@@ -188,6 +188,11 @@ class RowDecoder(Decoder):
             self._columns_of([row], self._lenient)
             self.note_beyond(entries, index, error)
         return row
+
+
+def _reason_of(error: Exception) -> str:
+    """Return the text of a parser's error for a message; those of msgpack may be empty."""
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
 def _entry_of_row(rows: Rows, first: int) -> np.ndarray:
@@ -270,7 +275,7 @@ def _object_of(payload: bytes, unpack: Callable[[bytes], Any], *, is_json: bool)
     except RecursionError:
         raise ValueError("an entry has objects or arrays that nest too deeply") from None
     except _MALFORMED as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+        raise ValueError(_reason_of(error)) from None
     if type(row) is not dict and (is_json or type(row) is not list):
         raise ValueError(f"an entry holds a {type(row).__name__} where one object of columns is expected")
     return row

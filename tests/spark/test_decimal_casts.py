@@ -1,0 +1,102 @@
+"""Numbers that are read as decimals are the numbers that were written, or are refused."""
+
+from __future__ import annotations
+
+import decimal
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import MalformedPayload
+from bkspark.spark.formats.decimal_casts import converted
+from bkspark.spark.formats.registry import decoder_of
+from bkspark.spark.topic_columns import converted as converted_of_topic
+
+GREATEST = Decimal(2**63 - 1)
+EXACT = decimal.Context(prec=100)
+WIDTHS = {pa.decimal32: 9, pa.decimal64: 18, pa.decimal128: 38, pa.decimal256: 60}
+
+
+def entry(column: pa.Array) -> bytes:
+    table = pa.table({"c": column})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def read(column: pa.Array, kind: pa.DataType) -> list[object]:
+    (rows,) = decoder_of("arrow", pa.schema({"c": kind})).decode(EntryBatch.of([entry(column)]))
+    return rows.columns[0].to_pylist()
+
+
+def test_decimal_without_room_for_its_digits_is_malformed() -> None:
+    """Arrow returned 46826544.815403642760243794290019401728."""
+    with pytest.raises(MalformedPayload, match="column 'c' is decimal128"):
+        read(pa.array([GREATEST], pa.decimal128(19, 0)), pa.decimal128(38, 30))
+
+
+def test_decimal_of_a_topic_without_room_for_its_digits_does_not_fit_its_column() -> None:
+    column = pa.array([Decimal(1), GREATEST], pa.decimal128(19, 0))
+    found, is_wrong, reason = converted_of_topic(column, pa.decimal128(38, 30))
+    assert (found.to_pylist(), is_wrong.tolist()) == ([Decimal(1), None], [False, True])
+    assert "does not fit in precision" in reason
+
+
+def test_whole_numbers_are_read_as_a_decimal_if_each_of_them_fits() -> None:
+    """docs/spark.md: each value of a column that is named with a narrower type is checked."""
+    kind = pa.decimal128(10, 2)
+    assert read(pa.array([5, None, -99_999_999], pa.int64()), kind) == [Decimal(5), None, Decimal(-99_999_999)]
+    with pytest.raises(MalformedPayload, match="column 'c' is int64, and decimal128"):
+        read(pa.array([5, 100_000_000], pa.int64()), kind)
+
+
+@pytest.mark.parametrize(
+    ("found", "values", "wanted"),
+    [
+        (pa.list_(pa.int32()), [[1, None], None], pa.list_(pa.decimal128(4, 1))),
+        (pa.large_list(pa.int8()), [[1, -128], []], pa.list_(pa.decimal128(4, 1))),
+        (pa.list_(pa.uint64(), 2), [[1, 2], None], pa.list_(pa.decimal128(4, 1))),
+        (pa.map_(pa.string(), pa.int64()), [[("k", 1)], None], pa.map_(pa.string(), pa.decimal128(4, 1))),
+        (pa.dictionary(pa.int8(), pa.int64()), [1, 2, 1, None], pa.decimal128(4, 1)),
+        (pa.struct({"a": pa.int64()}), [{"a": 1}, {"a": None}, None], pa.struct({"a": pa.decimal128(4, 1)})),
+    ],
+)
+def test_whole_numbers_within_other_types_are_read_as_decimals(
+    found: pa.DataType, values: list[object], wanted: pa.DataType
+) -> None:
+    assert read(pa.array(values, found), wanted) == values
+
+
+def test_members_of_a_struct_keep_their_names_and_may_be_left_out() -> None:
+    column = pa.array([{"a": 1, "b": "x", "c": 3}], pa.struct({"a": pa.int64(), "b": pa.string(), "c": pa.int32()}))
+    wanted = pa.struct({"c": pa.int64(), "a": pa.decimal128(4, 1)})
+    assert read(column, wanted) == [{"c": 3, "a": Decimal(1)}]
+
+
+def test_decimal_of_any_width_is_the_same_number_in_another_type_or_does_not_fit() -> None:
+    chance = random.Random(7)
+    outcomes = {True: 0, False: 0}
+    for _ in range(3000):
+        make = chance.choice(list(WIDTHS))
+        precision = chance.randint(1, WIDTHS[make])
+        scale = chance.randint(0, precision)
+        wanted_precision = chance.randint(1, 38)
+        wanted_scale = chance.randint(0, wanted_precision)
+        digits = chance.randrange(10 ** chance.randint(1, precision)) * chance.choice((-1, 1))
+        number = Decimal(digits).scaleb(-scale, EXACT)
+        places = Decimal(1).scaleb(-wanted_scale)
+        is_whole = number.quantize(places, context=EXACT) == number
+        fits = is_whole and abs(number) < Decimal(10) ** (wanted_precision - wanted_scale)
+        column = pa.array([number], make(precision, scale))
+        wanted = pa.decimal128(wanted_precision, wanted_scale)
+        try:
+            found = converted(column, wanted).to_pylist()
+        except pa.ArrowInvalid:
+            found = []
+        assert found == ([number] if fits else []), (number, column.type, wanted)
+        outcomes[fits] += 1
+    assert min(outcomes.values()) > 300
