@@ -34,7 +34,6 @@ from bookie_service.settings.arguments import (
     ServerParser,
     add_configuration,
     describe,
-    fail,
     run_reported,
     settings,
     whole_number,
@@ -61,6 +60,9 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     found: Mapping[str, str] = {}
     try:
         arguments = argument_parser().parse_args(argv)
+        if arguments.log_format is not None:
+            # For what is wrong with the configuration.
+            log_output.use("info", arguments.log_format)
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         if arguments.instances is not None:
@@ -82,7 +84,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
         if configuration.rules_path is not None:
             RulesFile(configuration.rules_path).read()
     except ConfigurationError as error:
-        return fail(_PROGRAM, with_references(str(error), found), 2)
+        return log_output.report_end(_PROGRAM, with_references(str(error), found), 2)
     _warn(configuration)
     keys = dict(_settings(arguments))
     return _serve(Start(configuration, arguments.config, keys, arguments.json, signals, limiter), recorder)
@@ -126,9 +128,11 @@ def _serve(start: Start, recorder: TurnRecorder | None) -> int:
         finally:
             start.limiter.finish()
     except (BookKeeperError, OSError) as error:
-        return fail(_PROGRAM, describe(error), 1)
+        return log_output.report_end(_PROGRAM, describe(error), 1)
     except MemoryError as error:
-        return fail(_PROGRAM, f"out of memory ({error}): give the bookie more, or lower skipListSizeLimit", 1)
+        return log_output.report_end(
+            _PROGRAM, f"out of memory ({error}): give the bookie more, or lower skipListSizeLimit", 1
+        )
     if recorder is not None:
         logger.info(
             "the longest turn of the event loop took %.1f ms, and %.1f ms of processor time",

@@ -1,4 +1,4 @@
-"""`bkspark cluster id`, `info`, `endpoints`, `audit`, `delay`, `sanity`, `format`, `remove` and `rename`."""
+"""`bkspark cluster id`, `info`, `endpoints`, `audit`, `delay`, `skip-ids`, `sanity`, `format`, `remove`, `rename`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ from bkspark.errors import (
     NoSuchLedger,
     NoSuchNode,
 )
+from bkspark.ids import LEDGER_ID_MAX
+from bkspark.metadata import paths
+from bkspark.metadata.tree import Delete
 from bkspark.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -50,6 +53,11 @@ def add_parsers(parsers: Commands) -> None:
         ("endpoints", endpoints, "show the registration of a bookie"),
         ("audit", audit, "ask the auditor to look for lost bookies now"),
         ("delay", delay, "print or set how long autorecovery waits for a lost bookie"),
+        (
+            "skip-ids",
+            skip_ids,
+            "let all new ledgers get ids above a number, after metadata were restored",
+        ),
         ("sanity", sanity, "write a small ledger to one bookie, read it back and delete it"),
         ("format", format_cluster, "delete all metadata of the cluster, and initialise it again"),
         ("remove", remove, "delete all metadata of the cluster"),
@@ -75,6 +83,10 @@ def add_parsers(parsers: Commands) -> None:
             )
         if name == "delay":
             parser.add_argument("seconds", nargs="?", type=_delay_s, metavar="SECONDS", help="the new value")
+        if name == "skip-ids":
+            parser.add_argument(
+                "--above", type=ledger_id, required=True, metavar="ID", help="the largest id that is not assigned again"
+            )
         if name in ("format", "remove"):
             parser.add_argument("--instance", metavar="ID", help="the cluster's instance id, to confirm")
             parser.add_argument(
@@ -100,6 +112,13 @@ def _delay_s(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= DELAY_S_MAX:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of seconds of 0 to {DELAY_S_MAX}")
+
+
+def ledger_id(text: str) -> int:
+    """An argparse type: the id of a ledger."""
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= LEDGER_ID_MAX:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not the id of a ledger, of 0 to {LEDGER_ID_MAX}")
 
 
 def _with_client(arguments: argparse.Namespace, act: Callable[[Client], Awaitable[_T]]) -> _T:
@@ -236,6 +255,20 @@ def delay(arguments: argparse.Namespace) -> int:
     return _print_facts(arguments, {"lost_bookie_delay_s": _with_client(arguments, change)})
 
 
+# ---- ids ----
+
+
+def skip_ids(arguments: argparse.Namespace) -> int:
+    """Let no new ledger get an id up to --above."""
+
+    async def change(client: Client) -> int:
+        skipped = await (await client.context()).ledgers.skip_ids(arguments.above)
+        await record_by(client, f"assign no ledger id up to {arguments.above} any more")
+        return skipped
+
+    return _print_facts(arguments, {"new_ids_above": _with_client(arguments, change)})
+
+
 # ---- a bookie ----
 
 
@@ -292,7 +325,7 @@ def format_cluster(arguments: argparse.Namespace) -> int:
     """Delete all metadata, and create an empty cluster."""
 
     async def change(client: Client) -> str | None:
-        await _delete_all(client, arguments)
+        await delete_all(client, arguments)
         registry = (await client.context()).registry
         await registry.initialize_cluster()
         await record_by(client, "format the cluster: all its earlier metadata are deleted")
@@ -305,20 +338,19 @@ def remove(arguments: argparse.Namespace) -> int:
     """Delete all metadata."""
 
     async def change(client: Client) -> None:
-        await _delete_all(client, arguments)
+        await delete_all(client, arguments)
 
     _with_client(arguments, change)
     return _print_facts(arguments, {"removed": True})
 
 
-async def _delete_all(client: Client, arguments: argparse.Namespace) -> None:
+async def delete_all(client: Client, arguments: argparse.Namespace) -> None:
     """Delete the cluster's root. Raises ConfigurationError: it is not confirmed, or bookies run."""
     registry = (await client.context()).registry
     found = await registry.instance_id()
     if arguments.instance not in (None, found):
-        raise ConfigurationError(
-            f"--instance {arguments.instance} is not the instance id of {client.uri}: confirm with --instance {found}"
-        )
+        how = "the cluster has no id, so confirm with --force" if found is None else f"confirm with --instance {found}"
+        raise ConfigurationError(f"--instance {arguments.instance} is not the instance id of {client.uri}: {how}")
     if not arguments.force:
         if arguments.instance is None:
             raise ConfigurationError(
@@ -327,7 +359,20 @@ async def _delete_all(client: Client, arguments: argparse.Namespace) -> None:
         running = [bookie for bookie, state in (await registry.states()).items() if state != "down"]
         if running:
             raise ConfigurationError(f"bookies run: {', '.join(running)}; stop them first, or give --force")
-    await _delete_below(await client.tree(), client.uri.root)
+    await _delete_cluster(await client.tree(), client.uri.root)
+
+
+async def _delete_cluster(tree: Tree, root: str) -> None:
+    """Delete all nodes. The instance id goes last, with the root: it confirms a deletion that is repeated."""
+    try:
+        names = await tree.children(root)
+    except NoSuchNode:
+        return
+    for name in names:
+        if name != paths.INSTANCE_ID:
+            await _delete_below(tree, f"{root}/{name}")
+    last = [Delete(f"{root}/{name}") for name in names if name == paths.INSTANCE_ID]
+    await tree.transaction([*last, Delete(root)])
 
 
 async def _delete_below(tree: Tree, path: str) -> None:

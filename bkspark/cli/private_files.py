@@ -5,13 +5,17 @@ Files have mode 0600 and directories 0700, whatever the umask is; existing ones 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from bkspark.cli.output import progress
 
 _OTHERS = 0o077
+_NAME_PREFIX = 100
+"""How much of a file's name the file beside it begins with: a whole name may be as long as names may be."""
 
 
 def opener(path: str, flags: int) -> int:
@@ -27,6 +31,37 @@ def write_text(path: Path, text: str) -> None:
     """Write a text to a file with mode 0600."""
     with open(path, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
+
+
+def replace(path: Path, data: bytes, like: os.stat_result | None = None) -> None:
+    """Write a whole file durably. Until that is done, a file that was there before stays as it is.
+
+    Args:
+        like: the new file has this owner, and its group may read it if this says so. None: only the user may read it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor, beside = tempfile.mkstemp(prefix=f"{path.name[:_NAME_PREFIX]}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            if like is not None:
+                if (like.st_uid, like.st_gid) != (os.geteuid(), os.fstat(descriptor).st_gid):
+                    os.fchown(descriptor, like.st_uid, like.st_gid)
+                os.fchmod(descriptor, like.st_mode & 0o640)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def make_directory(directory: Path, *, tighten: bool = True) -> None:

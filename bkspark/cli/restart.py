@@ -259,6 +259,10 @@ async def _until_back(client: Client, bookie: str, before: int | None, seconds_m
         if session not in (None, before) and (await bookie_facts(client, bookie, "readonly")).serves:
             return
         if time.monotonic() > deadline:
+            if session is not None and session == before:
+                raise Unhealthy(
+                    f"{what} is registered as before after {seconds_max:g} s: it was not restarted, or hangs"
+                )
             raise Unhealthy(f"{what} did not come back within {seconds_max:g} s: look at its log; the others run")
         await asyncio.sleep(POLL_S)
 

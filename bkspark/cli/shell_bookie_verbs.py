@@ -324,22 +324,8 @@ def _read_cookie(path: Path) -> Cookie:
 
 def _write_durably(path: Path, data: bytes) -> None:
     """Replace a file of the bookie. It stays readable for its owner, perhaps for its group, and for no others."""
-    beside = path.with_name(f"{path.name}.new")
     try:
-        found = path.stat()
-        with open(beside, "wb", opener=private_files.opener) as file:
-            if (found.st_uid, found.st_gid) != (os.geteuid(), os.fstat(file.fileno()).st_gid):
-                os.fchown(file.fileno(), found.st_uid, found.st_gid)
-            os.fchmod(file.fileno(), found.st_mode & 0o640)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        private_files.replace(path, data, like=path.stat())
     except OSError as error:
         raise Failure(f"{path} cannot be written: {error.strerror}") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from bkspark.core.copies import holders, names
 from bkspark.core.metadata import LedgerMetadata, LedgerState
@@ -220,5 +221,5 @@ class StopCheck:
 
 
 def _some(ledger_ids: Sequence[int]) -> str:
-    examples = ", ".join(map(str, ledger_ids[:EXAMPLES_MAX]))
+    examples = ", ".join(map(str, nsmallest(EXAMPLES_MAX, ledger_ids)))
     return f"{len(ledger_ids)} ledgers ({examples}{', ...' if len(ledger_ids) > EXAMPLES_MAX else ''})"

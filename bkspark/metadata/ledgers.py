@@ -32,6 +32,9 @@ CREATE_TRIES_MAX = 16
 WRITE_TRIES_MAX = 5
 DELETE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
+SKIPPED_IDS_MAX = 1_000_000
+"""How many short ids are skipped at most. Each takes a change of ZooKeeper's data."""
+SKIPPED_AT_ONCE = 64
 _CTOKEN_BITS = 62
 _HEAD = re.compile("HOB-[0-9]{10}")
 """The name of a generator of long ids."""
@@ -159,6 +162,44 @@ class LedgerStore:
             await self._ensure(f"{long_root}/HOB-{int(head[4:]) + 1:010d}")
             for old in sorted(heads)[:-LONG_GENERATORS_KEPT]:
                 await self._delete_quietly(f"{long_root}/{old}")
+
+    async def skip_ids(self, above: int) -> int:
+        """Let no new ledger get a generated id of `above` or less; return an id above which all new ones are.
+
+        After metadata were restored from a backup, ids are assigned again that bookies may still have entries of. Short
+        ids are skipped one by one, because only ZooKeeper counts them. A repetition continues.
+
+        Raises:
+            ConfigurationError: the ledger manager has no ids above, or too many must be skipped one by one.
+            MetadataError: the store failed.
+        """
+        manager = await self.manager()
+        is_short = manager in (LedgerManager.FLAT, LedgerManager.LEGACY_HIERARCHICAL)
+        largest = paths.SHORT_ID_MAX if is_short else paths.SHORT_ID_MAX << 32
+        if above >= largest:
+            raise ConfigurationError(
+                f"too few ids above {above} would remain: name one below {largest}, as the cluster's ledger manager is "
+                f"{manager.value}"
+            )
+        if above >= paths.SHORT_ID_MAX:
+            await self._skip_long_ids(above)
+        last = await self._generate_id(manager)
+        if above - last > SKIPPED_IDS_MAX:
+            raise ConfigurationError(
+                f"{above} is {above - last} ids ahead, and at most {SKIPPED_IDS_MAX} are skipped"
+                + ("" if is_short else f": name {paths.SHORT_ID_MAX}, so that new ids begin at {1 << 32}")
+            )
+        while last < above:
+            count = min(SKIPPED_AT_ONCE, above - last)
+            last = max(await asyncio.gather(*(self._generate_id(manager) for _ in range(count))))
+        return last
+
+    async def _skip_long_ids(self, above: int) -> None:
+        """Let ids be those of a generator of long ids whose first one is above."""
+        long_root = f"{self._root}/{paths.LONG_ID_GENERATOR}"
+        await self._ensure(long_root)
+        await self._ensure(f"{long_root}/HOB-{(above >> 32) + 1:010d}")
+        self._has_long_ids = True
 
     async def _generate_flat_id(self) -> int:
         """Return the next id of a flat cluster, from the counter of Apache's FlatLedgerManagerFactory: the root's own.

@@ -196,6 +196,10 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
             return ConnectFailure(address, "the TLS handshake failed: is this its port with TLS (secureClientPort)?")
         if self._socket is not None:
             reason = "it accepts the connection and does not answer as ZooKeeper does"
+            if self.client.last_zxid:
+                # ZooKeeper ends such connections without an answer.
+                reason = "it ends the connection. If its data are of a backup, older than what this process has seen"
+                return ConnectFailure(address, f"{reason}, restart this process")
             return ConnectFailure(address, f"{reason}: if its port is one with TLS, set zookeeper.client.secure=true")
         return ConnectFailure(address, str(cause or error))
 

@@ -19,8 +19,10 @@ import traceback
 
 from bkspark.log_limit import DETAILS, LogLimiter, limited
 from bkspark.log_lines import TEXT, TextFormatter
+from bkspark.one_line import one_line
 from bkspark.version import VERSION
 from bookie_service.operation.audit import AUDIT_LOGGER
+from bookie_service.settings.arguments import fail
 from bookie_service.settings.configuration import Configuration, is_secret
 
 logger = logging.getLogger(__name__)
@@ -96,6 +98,15 @@ def use(level: str, form: str) -> None:
     for handler in logging.getLogger().handlers:
         is_json = form == "json"
         handler.setFormatter(JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else TextFormatter(_text()))
+
+
+def report_end(program: str, error: object, code: int) -> int:
+    """Report why this process ends, as the last line of its log has the form of all others; return its exit code."""
+    if not any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+        return fail(program, error, code)
+    attributes = {"exit_code": code}
+    logger.critical("%s: %s", program, one_line(str(error)), extra={"event": "failure", "attributes": attributes})
+    return code
 
 
 def _text() -> str:

@@ -91,9 +91,9 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
         finally:
             limiter.finish()
     except ConfigurationError as error:
-        return fail(PROGRAM, error, 2)
+        return log_output.report_end(PROGRAM, error, 2)
     except (BookKeeperError, OSError) as error:
-        return fail(PROGRAM, describe(error), 1)
+        return log_output.report_end(PROGRAM, describe(error), 1)
 
 
 async def _logged(limiter: LogLimiter, command: Callable[[], Coroutine[Any, Any, int]]) -> int:

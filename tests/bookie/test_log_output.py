@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,18 @@ from bookie_service.admin.log_output import JsonFormatter
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.http_process import HTTP, answer, call
 from tests.polling import wait_until
+
+KEYS = {
+    "metadataServiceUri": "zk://127.0.0.1:1/ledgers",
+    "zkTimeout": "1000",
+    "advertisedAddress": "127.0.0.1",
+    "bookiePort": "0",
+    "allowEphemeralPorts": "true",
+    "journalDirectories": "journal",
+    "ledgerDirectories": "ledgers",
+}
+WITHOUT_ZOOKEEPER = [word for key, value in KEYS.items() for word in ("--set", f"{key}={value}")]
+"""Options of a bookie whose ZooKeeper does not run."""
 
 
 def events(child: BookieChild) -> list[dict[str, Any]]:
@@ -103,6 +116,27 @@ def test_json_log_has_the_same_events_with_attributes(uri: str, tmp_path: Path) 
     assert found["replay"]["Attributes"]["records"] == 0
     assert found["serving"]["Attributes"]["clients"] == child.id
     assert found["stop"]["Attributes"]["reason"] == "a signal requested it"
+
+
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("bookie_service", ["--log-format", "json", "--set", "bookiePort=none"]),
+        ("bookie_service", ["--set", "logFormat=json", *WITHOUT_ZOOKEEPER]),
+        ("bookie_service.replication", ["autorecovery", "--set", "logFormat=json", *WITHOUT_ZOOKEEPER]),
+    ],
+)
+def test_json_log_of_a_process_that_cannot_start_ends_with_an_object_too(
+    program: str, options: list[str], tmp_path: Path
+) -> None:
+    """The line that says why it ended was text: a program that reads the log could not read this line."""
+    command = [sys.executable, "-m", program, *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (1, 2)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines[-1]["SeverityText"] == "FATAL"
+    assert lines[-1]["Attributes"]["exit_code"] == done.returncode
+    assert ("bookiePort" if "bookiePort=none" in options else "no ZooKeeper answers") in lines[-1]["Body"]
 
 
 @pytest.mark.cluster

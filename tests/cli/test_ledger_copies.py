@@ -169,6 +169,26 @@ def test_metadata_are_dumped_and_restored(cluster: Cluster, console: Console, tm
         client.delete(ledger_id)
 
 
+def test_dump_that_cannot_be_written_keeps_the_one_before(cluster: Cluster, tmp_path: Path) -> None:
+    """A full disk left a part of the file, in place of the backup that was there."""
+    with Client(cluster.uri) as client, client.create() as writer:
+        writer.append(b"kept")
+    file, link = tmp_path / "metadata", tmp_path / "latest"
+    link.symlink_to(file)
+    line = [sys.executable, "-m", "bkspark.cli", "ledger", "dump", str(writer.ledger_id), "--uri", cluster.uri]
+    subprocess.run([*line, str(link)], check=True, timeout=120, capture_output=True)
+    before = file.read_bytes()
+    for target in (file, link):
+        # The limit of a file's size is reached in the middle of the file, as the end of a disk may be.
+        limited = ["prlimit", f"--fsize={len(before) // 2}", *line, str(target)]
+        done = subprocess.run(limited, check=False, timeout=120, capture_output=True, text=True)
+        assert (done.returncode, f"FILE {str(target)!r} cannot be written: " in done.stderr) == (2, True), done.stderr
+        assert file.read_bytes() == before
+    assert {each.name for each in tmp_path.iterdir()} == {"metadata", "latest"}
+    piped = subprocess.run([*line, "/dev/stdout", "--json"], check=True, timeout=120, capture_output=True)
+    assert piped.stdout.startswith(before), "a pipe is written as it is"
+
+
 def test_metadata_dumped_of_an_open_ledger_replace_those_of_the_ledger_restored_from_them(
     cluster: Cluster, console: Console, tmp_path: Path
 ) -> None:

@@ -268,3 +268,16 @@ def test_reason_names_some_ledgers_and_says_how_many_there_are(closed: bool) -> 
             check.add(ledger_id, ledger("b0", quorums=(1, 1), closed=closed))
         examples = ", ".join(map(str, range(EXAMPLES_MAX)))
         assert f"{count} ledgers ({named.format(examples)}" in text_of("last_copy", check.reasons())
+
+
+def test_reason_names_the_same_ledgers_in_whatever_order_they_were_looked_at() -> None:
+    """They are read concurrently. A command that waits printed the same reason again and again, in another order."""
+    texts = set()
+    for ledger_ids in (range(9), reversed(range(9))):
+        check = StopCheck("b0", BOOKIES)
+        for ledger_id in ledger_ids:
+            check.add(ledger_id, ledger("b0", quorums=(1, 1)))
+            check.unreadable(ledger_id)
+        texts |= {each.text for each in check.reasons()}
+    assert len(texts) == 2
+    assert all("9 ledgers (0, 1, 2, ...)" in text for text in texts)

@@ -16,8 +16,11 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.__main__ import build_parser
+from bkspark.errors import MetadataError
+from bkspark.metadata.zookeeper_options import ZooKeeperOptions
 from bookie_service.settings.configuration import load
 from tests.bookie.child import START_S, BookieChild
+from tests.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -47,6 +50,50 @@ def test_every_command_of_the_page_is_understood() -> None:
     assert len(parsed) > 20
     for each in parsed:
         build_parser().parse_args(each)
+
+
+STANDS_FOR = {
+    "ID": "5",
+    "NAME": "clicks",
+    "FILE": "file",
+    "N": "5",
+    "BYTES": "5",
+    "TIME": "30m",
+    "CODE": "last_copy",
+    "SECONDS": "5",
+    "OLD": "old:1",
+    "NEW": "new:1",
+    "KEY=VALUE": "key=value",
+    "KIND": "marks",
+    "COMMAND": "state",
+}
+"""What words in capitals may be, in commands that pages show."""
+
+
+def named_commands(page: str) -> list[str]:
+    """Return the commands that the text of a page names, also without their arguments."""
+    groups = "bookie|bench|cluster|console|cookie|demo|dump|ledger|local|log|shell|top"
+    # Tables name some without the program. Others are also verbs of Apache's shell.
+    return re.findall(rf"`((?:bkspark (?:{groups})|cluster|cookie)(?: [^`,]*)?)`", page)
+
+
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_a_page_names_exists(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {}
+    for command in named_commands(page.read_text()):
+        words = [STANDS_FOR.get(word, word) for word in re.sub(r"[\[\]]|\.\.\.", "", command).split()]
+        try:
+            build_parser().parse_args(words[words[0] == "bkspark" :])
+        except SystemExit as end:
+            complaint = capsys.readouterr().err
+            # The text is about the command or the option, and leaves out the rest.
+            is_part = "arguments are required" in complaint or "expected one argument" in complaint
+            if end.code and not is_part:
+                wrong[command] = complaint
+    assert wrong == {}
 
 
 def test_files_and_keys_that_the_page_names_exist() -> None:
@@ -177,3 +224,39 @@ def test_bookies_are_restarted_one_by_one_while_a_client_writes(bookies: list[Bo
     finally:
         for each in running:
             each.__exit__(None, None, None)
+
+
+@pytest.mark.cluster
+def test_after_a_restore_of_older_metadata_no_ledger_has_entries_of_a_lost_one(tmp_path: Path) -> None:
+    """A new ledger got the id of a lost one, and its recovery found the lost ledger's entries after its own."""
+    with Cluster(tmp_path / "cluster", bookies=3) as cluster:
+        uri, data, backup = cluster.uri, cluster.zookeeper.directory / "data" / "version-2", tmp_path / "backup"
+        kept = written(uri)
+        cluster.zookeeper.stop()
+        shutil.copytree(data, backup)
+        cluster.zookeeper.start()
+        written(uri)
+        with Client(uri, zookeeper=ZooKeeperOptions(timeout_s=4)) as client:
+            # So many that the sessions that begin after the restore are fewer changes.
+            for _ in range(60):
+                with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+                    lost = writer.ledger_id
+            cluster.zookeeper.stop()
+            shutil.rmtree(data)
+            shutil.copytree(backup, data)
+            cluster.zookeeper.start()
+            with pytest.raises(MetadataError, match="of a backup, older than what this process has seen, restart this"):
+                list(client.ledgers())
+        for bookie in cluster.bookies:
+            bookie.restart()
+        assert bkspark("cluster", "skip-ids", "--above", str(lost), "--uri", uri)["new_ids_above"] >= lost
+        with Client(uri) as client:
+            writer = client.create(ensemble=3, write_quorum=2, ack_quorum=2)
+            writer.append_many([b"new"] * 5)
+            assert writer.ledger_id > lost > kept
+            # As after the writer has died.
+            reader = client.open(writer.ledger_id, recover=True)
+            assert [bytes(entry) for batch in reader.batches() for entry in batch] == [b"new"] * 5
+            writer.abandon()
+        assert list(read(uri, kept)) == ENTRIES
+        assert bkspark("cluster", "check", "--uri", uri)["ok"]

@@ -18,9 +18,10 @@ from bkspark.errors import (
     NoSuchLedger,
     NoSuchNode,
 )
+from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.metadata.ledgers import DELETE_TRIES_MAX, LedgerStore
+from bkspark.metadata.ledgers import DELETE_TRIES_MAX, SKIPPED_AT_ONCE, SKIPPED_IDS_MAX, LedgerStore
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.tree import ANY_VERSION
 from bkspark.metadata.uri import MetadataUri
@@ -70,6 +71,44 @@ def test_ids_of_both_sizes_are_listed_and_deleted_without_a_trace(trees, scheme)
                 await ledgers.read(ledger_id)
         assert await listed(ledgers) == []
         assert await tree.children(uri.root) == before
+
+    trees.run(test)
+
+
+@pytest.mark.parametrize("scheme", ["hierarchical", "legacyhierarchical", "flat", "longhierarchical"])
+def test_skipped_ids_are_not_assigned_again(trees, scheme):
+    """With metadata of an older backup, a new ledger got an id of which bookies had the entries of a lost ledger."""
+
+    async def test(tree):
+        uri = MetadataUri(trees.uri.hosts, trees.uri.root, MetadataUri.parse(f"zk+{scheme}://h/l").manager)
+        ledgers = await store_of(tree, uri)
+        before, _ = await ledgers.create(METADATA)
+        for above in (before, before + 1, before + 2 * SKIPPED_AT_ONCE + 7):
+            assert await ledgers.skip_ids(above) >= above
+            found, _ = await ledgers.create(METADATA)
+            assert found > above
+        # Nothing is to do.
+        assert found < await ledgers.skip_ids(before) < found + 10
+        with pytest.raises(ConfigurationError, match="at most 1000000 are skipped"):
+            await ledgers.skip_ids(found + SKIPPED_IDS_MAX + 10)
+        with pytest.raises(ConfigurationError, match="name one below"):
+            await ledgers.skip_ids(LEDGER_ID_MAX)
+        assert found < (await ledgers.create(METADATA))[0] < found + 20
+
+    trees.run(test)
+
+
+@pytest.mark.parametrize("scheme", ["hierarchical", "longhierarchical"])
+def test_ids_of_31_bits_are_all_skipped_at_once(trees, scheme):
+    async def test(tree):
+        uri = MetadataUri(trees.uri.hosts, trees.uri.root, MetadataUri.parse(f"zk+{scheme}://h/l").manager)
+        ledgers = await store_of(tree, uri)
+        assert (await ledgers.create(METADATA))[0] == 0
+        for above, first in ((paths.SHORT_ID_MAX, 1 << 32), (5 << 32, 6 << 32), ((7 << 32) - 1, 7 << 32)):
+            assert await ledgers.skip_ids(above) == first
+            assert (await ledgers.create(METADATA))[0] == first + 1
+        # Another client looks up whether ids are long.
+        assert (await LedgerStore(tree, uri).create(METADATA))[0] == (7 << 32) + 2
 
     trees.run(test)
 

@@ -265,6 +265,10 @@ def test_restart_refuses_where_the_last_copy_would_be_away(
         # It was waited for without a limit.
         stuck = ("--despite", "last_copy", "--command", "sleep 600", "--timeout", 0.5)
         assert "sleep 600 did not end within 0.5 s" in console.fails(10, "cluster", "restart", holder, *stuck, *at).err
+        # It was said not to have come back.
+        idle = ("--despite", "last_copy", "--command", "true", "--timeout", 0.5)
+        said = console.fails(10, "cluster", "restart", holder, *idle, *at).err
+        assert f"bookie {holder} is registered as before after 0.5 s: it was not restarted, or hangs" in said
         assert states(console, cluster.uri)[holder] == "available"
         other.kill()
         assert "bookie_" in console.fails(10, "cluster", "restart", holder, "--timeout", 0.1, *at).err
