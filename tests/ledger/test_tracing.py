@@ -62,6 +62,7 @@ def test_each_batch_is_a_span_with_what_it_had(cluster: Cluster, spans: InMemory
     assert facts(named(spans, "open")[0]) == {"ledger": ledger, "last_entry": 500}
     read = [facts(each) for each in named(spans, "read") if facts(each)["ledger"] == ledger]
     assert sum(int(str(each["entries"])) for each in read) == 501
+    assert all(int(str(each["wanted_entries"])) >= int(str(each["entries"])) for each in read)
     assert facts(named(spans, "recover")[0]) == {"ledger": recovered, "last_entry": 2}
     assert all(each.status.status_code is not StatusCode.ERROR for each in spans.get_finished_spans())
     shown = "".join(each.to_json() for each in spans.get_finished_spans())
