@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
+from bkspark.errors import ConfigurationError
 from bkspark.log.consumer_nodes import Consumer
 from bkspark.log.positions import Position
 from bkspark.log.store import LogStore
@@ -90,6 +91,22 @@ def test_commit_registers_in_no_log_that_no_trigger_has_read(client: Client, que
     log, at = new_log(client)
     query.note(**{log: at[0]})
     assert query.stored(log) == []
+
+
+@pytest.mark.parametrize("how", ["micro-batch", "renewal"])
+def test_query_whose_name_another_one_has_taken_fails_when_it_has_read_something_or_renews(
+    cluster: Cluster, client: Client, query: Query, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    log, at = new_log(client)
+    query.hold(**{log: at[0]})
+    Query(cluster, client, monkeypatch).hold(**{log: at[0]})
+    query.hold(**{log: at[0]})
+    if how == "renewal":
+        query.wait(EXPIRY_S / 4)
+    else:
+        query.note(**{log: at[1]})
+    with pytest.raises(ConfigurationError, match="another reader has registered under this name"):
+        query.hold(**{log: at[0] if how == "renewal" else at[1]})
 
 
 def test_registration_of_a_log_without_a_batch_is_renewed(client: Client, query: Query) -> None:

@@ -7,9 +7,11 @@ docs/pulsar.md, "Transactions": a read that ends before this transaction fails o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from bkspark.blocking import Client, run
 from bkspark.errors import DataLoss, MalformedPayload
 from tests.cluster import Cluster
 from tests.pulsar.entries import Message, marker, single
@@ -103,6 +105,22 @@ def test_marker_in_a_ledger_that_bookies_lack_follows_fail_on_data_loss(
         read(VALUE)
     assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
     assert caplog.text.count("may be the marker") == 1
+
+
+def test_entry_that_may_be_the_marker_is_the_last_one_that_bookies_lost(
+    client: Client, topic: StoredTopic, read: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    lacking = topic.ledger([*numbered(0), of_transaction(1)])
+    topic.ledger(numbered(2))
+
+    async def claim_more() -> None:
+        ledgers = (await client.asynchronous.context()).ledgers
+        stored = await ledgers.read(lacking)
+        await ledgers.write(lacking, replace(stored.metadata, last_entry=3), stored.version)
+
+    run(claim_more)
+    assert values(read(VALUE, failOnDataLoss=False)) == [b"0"]
+    assert f"message {lacking}:3: lost, and it may be the marker" in caplog.text
 
 
 @pytest.mark.admission_control
