@@ -34,6 +34,12 @@ def test_chunk_sent_again_is_passed_over_and_first_one_begins_again() -> None:
     assert gathered(ChunkGatherer(), decoded(one[0], one[1], *one)) == [b"abc"]
 
 
+def test_first_chunk_begins_another_message_of_the_same_name() -> None:
+    """A producer that starts again may use a name again, before the message that had it was complete."""
+    earlier, later = chunked(Message(b"abc"), 1), chunked(Message(b"xyz"), 1)
+    assert gathered(ChunkGatherer(), decoded(*earlier[:2], *later)) == [b"xyz"]
+
+
 def test_message_that_is_sent_whole_again_is_a_second_message() -> None:
     one = chunked(Message(b"abc"), 1)
     assert gathered(ChunkGatherer(), decoded(*one, *one)) == [b"abc", b"abc"]

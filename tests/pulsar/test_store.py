@@ -296,6 +296,21 @@ def test_topics_that_have_snapshots_may_have_transactions(tmp_path: Path) -> Non
     with_brokers(tmp_path, test)
 
 
+def test_snapshot_that_is_stored_between_two_looks_is_found(tmp_path: Path) -> None:
+    """The second one is not confirmed when it is looked for, and the first one was not either."""
+
+    async def test(brokers: Brokers) -> None:
+        one, two = TopicName.parse("one"), TopicName.parse("two")
+        writer = await brokers.ledger(single(Message(b"", str(one))))
+        await put_snapshots(brokers, writer.ledger_id)
+        snapshots = SnapshotKeys(brokers.client, brokers.client)
+        assert await snapshots.among(brokers.store, [one, two]) == [one]
+        await writer.append(single(Message(b"", str(two))))
+        assert await snapshots.among(brokers.store, [one, two]) == [one, two]
+
+    with_brokers(tmp_path, test)
+
+
 def test_snapshot_that_is_compacted_between_two_looks_is_found_in_the_compacted_ledger(tmp_path: Path) -> None:
     """The ledger that had it may be trimmed before the next look, and each compaction makes another ledger."""
 

@@ -216,6 +216,26 @@ def test_closed_ledger_that_was_read_is_opened_by_one_of_two_triggers_while_the_
     run(tmp_path, test, bookies=1)
 
 
+def test_ledger_that_the_list_calls_closed_too_early_is_opened_again_until_it_is_closed(tmp_path: Path) -> None:
+    """The end that it has while it is written is not its own end: the entries after it would never be read."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        for entry in numbered(0, 1, 2):
+            await writer.append(entry)
+        listed = TopicList.of(TOPIC, ManagedLedger((ListedLedger(writer.ledger_id, 1, 1, CLOSED_MS),)))
+        for noted, end in ((1, 2), (2, 4)):
+            topic = TopicView(Look(client), TOPIC, listed, listed.closed)
+            await topic.extend_to(at(writer.ledger_id, noted))
+            assert topic.readable == at(writer.ledger_id, end)
+            if end == 2:
+                await writer.append(numbered(3)[0])
+                await writer.close()
+
+    run(tmp_path, test, bookies=1)
+
+
 def test_position_at_the_end_of_a_ledger_is_that_of_the_next_one_with_entries(client: Client) -> None:
     topic = view(Look(client), [(3, 2), (4, 0), (5, 2)])
     assert topic.normal(at(3, 2)) == at(5, 0)
