@@ -328,8 +328,6 @@ class TopicView:
 
     def after(self, mark: EntryPosition) -> Position:
         """Return the position of the first existing entry after a mark-delete position."""
-        if not self.extents or mark.ledger_id < self.extents[0].ledger_id:
-            return self.start
         if self.extents.of_ledger(mark.ledger_id) is not None:
             return self.normal(Position(mark.ledger_id, mark.ledger_id, mark.entry_id + 1))
         following = self.extents.first_from(mark.ledger_id)
