@@ -246,6 +246,18 @@ def test_versions_of_a_schema_that_name_each_other_are_read_once(tmp_path: Path)
     with_brokers(tmp_path, test)
 
 
+def test_all_versions_that_the_entry_of_a_later_one_names_are_read(tmp_path: Path) -> None:
+    """The locator names only the newest versions."""
+
+    async def test(brokers: Brokers) -> None:
+        zero, one = await brokers.closed(schema()), await brokers.closed(schema())
+        last = await brokers.closed(schema(index(0, zero), index(1, one)))
+        await put_locator(brokers, index(2, last))
+        assert sorted(await brokers.store.schemas(TOPIC, brokers.client)) == [0, 1, 2]
+
+    with_brokers(tmp_path, test)
+
+
 def test_no_more_versions_of_a_schema_are_read_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "SCHEMA_VERSIONS_MAX", 2)
 
