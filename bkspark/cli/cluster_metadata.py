@@ -363,7 +363,7 @@ async def format_all(client: Client, arguments: argparse.Namespace) -> str | Non
 
 
 async def _is_empty(tree: Tree, root: str) -> bool:
-    """Return whether there is a cluster with nothing but what `cluster format` creates."""
+    """Return whether there is a cluster that has only what `cluster format` creates."""
     try:
         names = await tree.children(root)
         if paths.INSTANCE_ID not in names or not set(names) <= _OF_EMPTY.keys() | {paths.INSTANCE_ID, paths.LAYOUT}:

@@ -93,7 +93,7 @@ def test_job_that_fails_leaves_a_log_file_that_only_its_user_can_read(tmp_path: 
 # ---- what a command writes into ----
 
 
-def test_a_descriptor_is_written_to_and_the_file_behind_it_keeps_its_inode(tmp_path: Path) -> None:
+def test_a_descriptor_is_written_to_and_its_file_is_not_replaced(tmp_path: Path) -> None:
     """The file was replaced: a program that had it open read nothing."""
     with open(tmp_path / "f", "wb+") as file:
         for directory in ("/dev/fd", "/proc/self/fd"):
