@@ -44,6 +44,13 @@ _T = TypeVar("_T")
 SANITY_ENTRIES = 10
 SANITY_S = 10.0
 
+_OF_EMPTY: dict[str, set[str]] = {
+    paths.AVAILABLE: {paths.READ_ONLY.rpartition("/")[2]},
+    paths.COOKIES: set(),
+    paths.UNDERREPLICATION: {"changes"},
+}
+"""Nodes of a cluster that was just formatted, beside the instance id and the layout; and what may be below each."""
+
 
 def add_parsers(parsers: Commands) -> None:
     """Add the commands."""
@@ -262,11 +269,22 @@ def skip_ids(arguments: argparse.Namespace) -> int:
     """Let no new ledger get an id up to --above."""
 
     async def change(client: Client) -> int:
-        skipped = await (await client.context()).ledgers.skip_ids(arguments.above)
-        await record_by(client, f"assign no ledger id up to {arguments.above} any more")
-        return skipped
+        return await skip_to(client, arguments.above)
 
     return _print_facts(arguments, {"new_ids_above": _with_client(arguments, change)})
+
+
+async def skip_to(client: Client, above: int) -> int:
+    """Let no new ledger get an id up to `above`; return an id above which all new ones are. Raises as `skip_ids`."""
+    skipped = await (await client.context()).ledgers.skip_ids(above)
+    first = ((above >> 32) + 1) << 32 if above >= paths.SHORT_ID_MAX else above
+    if skipped > first:
+        progress(
+            f"nothing was changed: new ids were above {above} already. --above must be the largest id that was ever "
+            "assigned, or a larger one"
+        )
+    await record_by(client, f"assign no ledger id up to {above} any more")
+    return skipped
 
 
 # ---- a bookie ----
@@ -325,13 +343,37 @@ def format_cluster(arguments: argparse.Namespace) -> int:
     """Delete all metadata, and create an empty cluster."""
 
     async def change(client: Client) -> str | None:
-        await delete_all(client, arguments)
-        registry = (await client.context()).registry
-        await registry.initialize_cluster()
-        await record_by(client, "format the cluster: all its earlier metadata are deleted")
-        return await registry.instance_id()
+        return await format_all(client, arguments)
 
     return _print_facts(arguments, {"formatted": True, "instance_id": _with_client(arguments, change)})
+
+
+async def format_all(client: Client, arguments: argparse.Namespace) -> str | None:
+    """Delete the cluster's root, and create an empty cluster; return its instance id. Raises as `delete_all`.
+
+    An interrupted one may have created the new cluster: it has another id then, and there is nothing to delete.
+    """
+    registry = (await client.context()).registry
+    is_repeated = arguments.instance not in (None, await registry.instance_id())
+    if not (is_repeated and await _is_empty(await client.tree(), client.uri.root)):
+        await delete_all(client, arguments)
+    await registry.initialize_cluster()
+    await record_by(client, "format the cluster: all its earlier metadata are deleted")
+    return await registry.instance_id()
+
+
+async def _is_empty(tree: Tree, root: str) -> bool:
+    """Return whether there is a cluster that has only what `cluster format` creates."""
+    try:
+        names = await tree.children(root)
+        if paths.INSTANCE_ID not in names or not set(names) <= _OF_EMPTY.keys() | {paths.INSTANCE_ID, paths.LAYOUT}:
+            return False
+        for name in _OF_EMPTY.keys() & set(names):
+            if set(await tree.children(f"{root}/{name}")) - _OF_EMPTY[name]:
+                return False
+        return not await tree.children(f"{root}/{paths.READ_ONLY}")
+    except NoSuchNode:
+        return False
 
 
 def remove(arguments: argparse.Namespace) -> int:
@@ -345,7 +387,9 @@ def remove(arguments: argparse.Namespace) -> int:
 
 
 async def delete_all(client: Client, arguments: argparse.Namespace) -> None:
-    """Delete the cluster's root. Raises ConfigurationError: it is not confirmed, or bookies run."""
+    """Delete the cluster's root, if there is one. Raises ConfigurationError: it is not confirmed, or bookies run."""
+    if await (await client.tree()).exists(client.uri.root) is None:
+        return
     registry = (await client.context()).registry
     found = await registry.instance_id()
     if arguments.instance not in (None, found):

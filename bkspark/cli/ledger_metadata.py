@@ -7,7 +7,6 @@ one: a stream of ledgers would take the ledger for another one. Metadata of form
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,13 +37,7 @@ def dump(arguments: argparse.Namespace) -> int:
     created_ms = stored.ctime_ms if stored.metadata.ctime is None else stored.metadata.ctime
     data = encoding.encode(replace(stored.metadata, ctime=created_ms))
     try:
-        if arguments.file.exists() and not arguments.file.is_file():
-            # A pipe or a device: there is no file to keep.
-            with open(arguments.file, "wb", opener=private_files.opener) as file:
-                file.write(data)
-        else:
-            # A link stays.
-            private_files.replace(Path(os.path.realpath(arguments.file)), data)
+        private_files.put(arguments.file, data)
     except OSError as error:
         raise ConfigurationError(f"FILE {str(arguments.file)!r} cannot be written: {error.strerror}") from error
     _print_outcome(arguments, f"the metadata of ledger {arguments.ledger} are in {arguments.file}")

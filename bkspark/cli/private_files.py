@@ -6,7 +6,9 @@ Files have mode 0600 and directories 0700, whatever the umask is; existing ones 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -14,8 +16,11 @@ from pathlib import Path
 from bkspark.cli.output import progress
 
 _OTHERS = 0o077
-_NAME_PREFIX = 100
-"""How much of a file's name the file beside it begins with: a whole name may be as long as names may be."""
+_NAME_PREFIX = 60
+"""How many characters of a file's name the file beside it begins with: names have at most 255 bytes."""
+_DESCRIPTORS = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
+_OF_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+_NOT_REPLACEABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def opener(path: str, flags: int) -> int:
@@ -31,6 +36,33 @@ def write_text(path: Path, text: str) -> None:
     """Write a text to a file with mode 0600."""
     with open(path, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a whole file for the user: replace it, and keep a link to it.
+
+    Descriptors, pipes and devices are written to, and a file in a directory that is not writable.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    match = _DESCRIPTORS.fullmatch(str(path))
+    number = int(match[1]) if match else _OF_STREAMS.get(str(path))
+    if number is not None:
+        # It shares its place with what the process prints.
+        with open(os.dup(number), "wb") as file:
+            file.write(data)
+        return
+    is_of_process = os.path.realpath(path.parent).startswith("/proc/")
+    if not is_of_process and (path.is_file() or not path.exists()):
+        try:
+            replace(Path(os.path.realpath(path)), data)
+            return
+        except OSError as error:
+            if error.errno not in _NOT_REPLACEABLE or not path.exists():
+                raise
+    with open(path, "wb", opener=opener) as file:
+        file.write(data)
 
 
 def replace(path: Path, data: bytes, like: os.stat_result | None = None) -> None:
@@ -57,7 +89,10 @@ def replace(path: Path, data: bytes, like: os.stat_result | None = None) -> None
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # a directory that may be written and not read
     try:
         os.fsync(directory)
     finally:

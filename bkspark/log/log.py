@@ -140,7 +140,11 @@ class Log:
             ConfigurationError: a ledger before the position is being written, or the position is not one of this log.
             DataLoss: the position is before the log's start, or after its end.
         """
-        before = await self.at_time(before) if isinstance(before, datetime) else check_offset("before", before)
+        if isinstance(before, datetime):
+            # Rounded down: an entry of this millisecond may be later.
+            before = await self._since_ms(milliseconds_of(before))
+        else:
+            before = check_offset("before", before)
         store, snapshot = await self.store(), await self.snapshot()
         position = await reading.position_of(self._open_listed, snapshot, before)
         closed = await closed_ordinals(self._cluster, snapshot)
@@ -461,7 +465,10 @@ class Log:
         """
         if not isinstance(moment, datetime):
             raise ConfigurationError(f"moment must be a datetime, not {moment!r}")
-        return await reading.since(self._open_listed, await self.snapshot(), milliseconds_of(moment))
+        return await self._since_ms(milliseconds_of(moment, rounds_up=True))
+
+    async def _since_ms(self, moment_ms: int) -> Position:
+        return await reading.since(self._open_listed, await self.snapshot(), moment_ms)
 
     async def _open_listed(self, listed: LogSegment) -> LedgerReader:
         return await reading.open_listed(self._cluster, self._name, listed)

@@ -53,11 +53,14 @@ def gone(error: NoSuchLedger, log: str) -> str:
 
 def deleted_meanwhile(error: NoSuchLedger, log: str) -> NoSuchLedger:
     """Return the error for a ledger of unpublished rows that does not exist when it is closed."""
-    return NoSuchLedger(
-        f"{gone(error, log)}: the log was deleted while rows were written to it, and none of them is published: write "
-        "them again",
+    named = NoSuchLedger(
+        f"{gone(error, log)}: the log was deleted, or its attempt was given up by an abort, or by a vacuum that "
+        "regarded it as dead; the rows in it are not published: read the log first; if its rows are not there, run the "
+        "job again",
         ledger_id=error.ledger_id,
     )
+    named.is_replaced = error.is_replaced
+    return named
 
 
 async def listed_batches(

@@ -57,8 +57,8 @@ class SharedLedger:
         self._since_s = 0.0
         """When the ledger was created, by the event loop's clock."""
         self._is_published = False
-        """Whether all that was appended is published, so that `close` may end the registration. Cleared with each new
-        ledger; set by `note_published`."""
+        """Whether all that was appended is published, so that `close` may end the registration. Cleared by `append`;
+        set by `note_published`."""
 
     @property
     def ledger_id(self) -> int | None:
@@ -78,8 +78,9 @@ class SharedLedger:
         writer = self._writer
         if writer is None:
             writer = self._writer = await self._log.create_attempt(self._owner, self.options)
-            self._since_s, self._is_published = asyncio.get_running_loop().time(), False
+            self._since_s = asyncio.get_running_loop().time()
             await self._retire_left(writer.ledger_id)
+        self._is_published = False
         first_entry, length = writer.last_entry + 1, writer.length
         for waiting in [await writer.submit(batch) for batch in batches]:
             await waiting
@@ -112,7 +113,10 @@ class SharedLedger:
     async def close(self) -> None:
         """Close the ledger; end its registration if all of it is published.
 
+        A published ledger may be gone: another process removed its slices by truncating, overwriting or deleting.
+
         Raises:
+            NoSuchLedger: it is gone, and rows in it are not published.
             BookKeeperError: it was not closed; the next append goes to another ledger nevertheless.
         """
         writer, self._writer = self._writer, None
@@ -120,6 +124,8 @@ class SharedLedger:
             try:
                 await writer.close()
             except NoSuchLedger as error:
+                if self._is_published:
+                    return
                 raise deleted_meanwhile(error, self._log.name) from None
             if self._is_published:
                 await self._log.forget_published(writer.ledger_id)

@@ -187,7 +187,11 @@ class LedgerStore:
         if above - last > SKIPPED_IDS_MAX:
             raise ConfigurationError(
                 f"{above} is {above - last} ids ahead, and at most {SKIPPED_IDS_MAX} are skipped"
-                + ("" if is_short else f": name {paths.SHORT_ID_MAX}, so that new ids begin at {1 << 32}")
+                + (
+                    f" at once: repeat the command, with at most {last + SKIPPED_IDS_MAX} now"
+                    if is_short
+                    else f": name {paths.SHORT_ID_MAX}, so that new ids begin at {1 << 32}"
+                )
             )
         while last < above:
             count = min(SKIPPED_AT_ONCE, above - last)

@@ -36,10 +36,11 @@ class Stat:
     creation: int = 0
 
 
-def milliseconds_of(moment: datetime) -> int:
-    """Return a time as a `Stat` has it, rounded down; one without zone is UTC."""
+def milliseconds_of(moment: datetime, *, rounds_up: bool = False) -> int:
+    """Return a time as a `Stat` has it, rounded down unless `rounds_up`; one without zone is UTC."""
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    millisecond = timedelta(milliseconds=1)
+    return -((_EPOCH - moment) // millisecond) if rounds_up else (moment - _EPOCH) // millisecond
 
 
 @dataclass(frozen=True, slots=True)

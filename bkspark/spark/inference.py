@@ -82,10 +82,14 @@ def with_found_format(columns: StructType, options: SourceOptions) -> SourceOpti
     client = connect(options).asynchronous
     try:
         found = run(lambda: _remembered(ReadPlanner(client, options), options))
-    except NoSuchLog:
+    except NoSuchLog as error:
         if {name.lower() for name in columns.names} <= RAW_NAMES:
             return options  # the reader raises it when it plans
-        raise
+        if "payloadFormat" in str(error):
+            raise
+        raise NoSuchLog(
+            f"{error}. The format of its entries is stored in it: create it, or set payloadFormat"
+        ) from None
     if found is None:
         return options
     finder = Finder(found.columns)

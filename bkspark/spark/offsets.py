@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, NoSuchLog
 from bkspark.log.positions import VERSION, Position
 from bkspark.spark.option_values import shown
 
@@ -87,6 +87,8 @@ class OneLog:
     def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
         """Return the offset of the log; without one, the log was deleted: then the last one, which stays."""
         self._last = {**self._last, **offsets}
+        if self._log not in self._last:
+            raise NoSuchLog(f"log {self._log} does not exist, and a stream cannot begin without it: create it first")
         return self._last[self._log].to_json()
 
     def from_json(self, value: Any, source: str) -> dict[str, LogOffset]:

@@ -245,7 +245,7 @@ def moment(value: str) -> int:
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
     aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
-    # Rounded up: what entered a log, or was published, at this time or later did so in this millisecond or later.
+    # Rounded up, as `append_time >= T` compares: times of rows are rounded down.
     milliseconds = -((_EPOCH - aware) // timedelta(milliseconds=1))
     return min(max(0, milliseconds), MOMENT_MS_MAX)
 

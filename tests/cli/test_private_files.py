@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.cli.cluster_process import ClusterProcess
-from bkspark.cli.private_files import make_directory, write_text
+from bkspark.cli.private_files import make_directory, put, write_text
 from tests.ledger.other_user import OTHER_UID
 from tests.permissions import open_to_others
 
@@ -87,3 +88,68 @@ def test_job_that_fails_leaves_a_log_file_that_only_its_user_can_read(tmp_path: 
     (log,) = tmp_path.iterdir()
     assert "no_such_module" in log.read_text()
     assert open_to_others(tmp_path) == []
+
+
+# ---- what a command writes into ----
+
+
+def test_a_descriptor_is_written_to_and_its_file_is_not_replaced(tmp_path: Path) -> None:
+    """The file was replaced: a program that had it open read nothing."""
+    with open(tmp_path / "f", "wb+") as file:
+        for directory in ("/dev/fd", "/proc/self/fd"):
+            put(Path(directory) / str(file.fileno()), b"data")
+        file.seek(0)
+        assert file.read() == b"datadata"
+        put(Path(f"/proc/{os.getpid()}/fd/{file.fileno()}"), b"other")
+        file.seek(0)
+        assert file.read() == b"other"
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
+
+
+def test_an_unlinked_file_is_written_to_and_leaves_no_other(tmp_path: Path) -> None:
+    """A new file with the password appeared, under the name 'f (deleted)'."""
+    with open(tmp_path / "f", "wb+") as file:
+        os.unlink(file.name)
+        put(Path(f"/dev/fd/{file.fileno()}"), b"data")
+        assert list(tmp_path.iterdir()) == []
+        file.seek(0)
+        assert file.read() == b"data"
+
+
+def test_what_is_printed_after_the_data_follows_them_in_a_file_on_stdout(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from bkspark.cli.private_files import put; "
+        "put(Path('/dev/stdout'), b'data'); print(' printed')"
+    )
+    with open(tmp_path / "f", "wb") as file:
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True, timeout=60)
+    assert (tmp_path / "f").read_bytes() == b"data printed\n"
+
+
+def test_a_file_in_a_directory_that_is_not_writable_is_written_to() -> None:
+    """It could not be replaced, and the dump failed."""
+    directory = Path(tempfile.mkdtemp())
+    file = directory / "f"
+    file.write_bytes(b"before this, it was longer")
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.chown(file, 65534, -1)
+        directory.chmod(0o555)
+        if user == 0:
+            os.seteuid(65534)
+        put(file, b"data")
+    finally:
+        os.seteuid(user)
+        directory.chmod(0o700)
+    assert file.read_bytes() == b"data"
+    assert [each.name for each in directory.iterdir()] == ["f"]
+    file.unlink()
+    directory.rmdir()
+
+
+def test_a_file_with_a_long_name_of_wide_characters_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / ("\u6587" * 85)
+    put(file, b"data")
+    put(file, b"new")
+    assert file.read_bytes() == b"new"

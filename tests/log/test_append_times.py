@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from bkspark.log import Log, Position, reading
@@ -264,6 +266,26 @@ def test_a_page_that_is_replaced_while_it_is_read_is_found_again(tmp_path, monke
         assert await old.first_at(1_000_002) == (2, 0)
         timeline = await old.times((0, 0), (8, 0))
         assert [timeline.of_entries(ordinal, 0, 1)[0][1] for ordinal in range(8)] == [1_000_000 + i for i in range(8)]
+
+    run(tmp_path, test)
+
+
+def test_a_part_of_a_millisecond_is_rounded_up_for_reading_and_down_for_truncating(tmp_path):
+    """`at_time` returned an entry of an earlier time. A truncation must not delete an entry that may be later."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        clock = Clock()
+        log = log_of(cluster.client(), clock)
+        await log.create()
+        clock.now_ms = 1_000_001
+        await publish(log, numbers(0, 3))
+        moment = at(1_000_001) + timedelta(microseconds=500)
+        assert await log.at_time(at(1_000_001)) == await log.earliest()
+        assert await log.at_time(moment) == await log.latest()
+        await log.truncate(moment)
+        assert await read_all(log) == numbers(0, 3)
+        await log.truncate(at(1_000_002))
+        assert await read_all(log) == []
 
     run(tmp_path, test)
 

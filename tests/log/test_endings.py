@@ -207,6 +207,54 @@ def test_shared_ledger_of_a_log_that_was_deleted_is_named_with_its_log_when_it_i
     run_on_one(tmp_path, test)
 
 
+@pytest.mark.parametrize("appends_again", [False, True])
+def test_shared_ledger_that_is_removed_after_its_rows_were_published_is_closed_without_an_error(
+    tmp_path, appends_again
+):
+    """The error said that no row is published, and to write the rows again."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        await log.create()
+        shared = SharedLedger(log, SegmentOwner("query", "q"), OPTIONS, LIMITS)
+        facts = await shared.append([rows(b"one")])
+        await log.publish([facts], publisher=("q", 0), shared=(facts.ledger_id,))
+        shared.note_published()
+        if appends_again:
+            await shared.append([rows(b"two")])
+        await log.overwrite([])
+        if appends_again:
+            with pytest.raises(NoSuchLedger, match="the rows in it are not published"):
+                await shared.close()
+        else:
+            await shared.close()
+        assert shared.ledger_id is None
+
+    run_on_one(tmp_path, test)
+
+
+def test_shared_ledger_that_a_vacuum_removed_is_not_called_that_of_a_deleted_log(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        await log.create()
+        shared = SharedLedger(log, SegmentOwner("query", "q", 3), OPTIONS, LIMITS)
+        await shared.append([rows(b"one")])
+        assert await log.vacuum(older_than_s=0)
+        with pytest.raises(NoSuchLedger, match="the log was deleted, or its attempt was given up by an abort, or by a"):
+            await shared.close()
+
+    run_on_one(tmp_path, test)
+
+
+def test_error_for_a_ledger_that_is_gone_keeps_whether_another_has_its_id():
+    error = NoSuchLedger("x", ledger_id=7)
+    assert not reading.deleted_meanwhile(error, "x").is_replaced
+    error.is_replaced = True
+    named = reading.deleted_meanwhile(error, "x")
+    assert named.is_replaced
+    assert "and another ledger was created with its id" in str(named)
+
+
 def test_shared_ledger_is_kept_while_it_is_neither_large_nor_old(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

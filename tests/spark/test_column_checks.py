@@ -202,6 +202,21 @@ def test_a_missing_log_is_named_as_missing_whatever_columns_are_named(cluster: C
                 read()
 
 
+def test_a_stream_that_is_restarted_without_its_log_names_the_log_and_what_is_missing(
+    cluster: Cluster, client: Client
+) -> None:
+    """docs/spark.md: the log must be created first. With a format that was named, the error was a KeyError."""
+    log = WrittenLog(cluster, client)
+    log.write(ID, entry(id=1))
+    options = {**log.options, "failOnDataLoss": "false"}
+    client.log(options["log"]).delete()
+    with pytest.raises(NoSuchLog, match=r"The format of its entries is stored in it: create it, or set payloadFormat"):
+        BookKeeperDataSource(options).streamReader(ID)
+    named = BookKeeperDataSource({**options, "payloadFormat": "json"}).streamReader(ID)
+    with pytest.raises(NoSuchLog, match=f"log {options['log']} does not exist, and a stream cannot begin without it"):
+        named.latestOffset()
+
+
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 def test_a_stream_of_named_columns_ends_at_a_type_that_none_of_its_values_can_have(
     cluster: Cluster, client: Client, mode: str

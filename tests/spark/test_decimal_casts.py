@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import random
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from bkspark.spark.topic_columns import converted as converted_of_topic
 
 GREATEST = Decimal(2**63 - 1)
 EXACT = decimal.Context(prec=100)
+WIDE = decimal.Context(prec=200)
 WIDTHS = {pa.decimal32: 9, pa.decimal64: 18, pa.decimal128: 38, pa.decimal256: 60}
 
 
@@ -75,6 +77,85 @@ def test_members_of_a_struct_keep_their_names_and_may_be_left_out() -> None:
     column = pa.array([{"a": 1, "b": "x", "c": 3}], pa.struct({"a": pa.int64(), "b": pa.string(), "c": pa.int32()}))
     wanted = pa.struct({"c": pa.int64(), "a": pa.decimal128(4, 1)})
     assert read(column, wanted) == [{"c": 3, "a": Decimal(1)}]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("9223372036854775807", pa.decimal128(38, 30)),
+        ("123456789012345678901234567890", pa.decimal128(38, 18)),
+        ("9" * 76, pa.decimal128(38, 38)),
+        ("1e60", pa.decimal128(38, 30)),
+    ],
+)
+def test_text_without_room_for_its_digits_does_not_fit_a_decimal(
+    kind: pa.DataType, text: str, wanted: pa.Decimal128Type
+) -> None:
+    """Arrow returned 46826544.8154... and 46509284486016680345.8362... for the first two."""
+    found, is_wrong, _ = converted_of_topic(pa.array(["1", text, None]).cast(kind), wanted)
+    first = Decimal(1) if wanted.scale < wanted.precision else None
+    assert found.to_pylist() == [first, None, None]
+    assert is_wrong.tolist() == [first is None, True, False]
+
+
+@pytest.mark.parametrize("make", [lambda text: pa.array([{"a": text}]), lambda text: pa.array([[text]])])
+def test_text_within_another_type_is_the_number_or_does_not_fit(make: Callable[[str], pa.Array]) -> None:
+    wanted = pa.decimal128(38, 30)
+    outer = pa.struct({"a": wanted}) if pa.types.is_struct(make("").type) else pa.list_(wanted)
+    assert "1.25" in str(converted_of_topic(make("1.25"), outer)[0].to_pylist())
+    found, is_wrong, _ = converted_of_topic(make("9223372036854775807"), outer)
+    assert (found.to_pylist(), is_wrong.tolist()) == ([None], [True])
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        (
+            pa.array([[(GREATEST, "v")]], pa.map_(pa.decimal128(19, 0), pa.string())),
+            pa.list_(pa.struct({"key": pa.decimal128(38, 30), "value": pa.string()})),
+        ),
+        (
+            pa.StructArray.from_arrays([pa.array([GREATEST], pa.decimal128(19, 0))] * 2, ["a", "a"]),
+            pa.struct([pa.field("a", pa.decimal128(38, 30)), pa.field("a", pa.decimal128(19, 0))]),
+        ),
+        (
+            pa.array([[GREATEST]], pa.list_view(pa.decimal128(19, 0))),
+            pa.list_(pa.decimal128(38, 30)),
+        ),
+    ],
+)
+def test_decimals_that_arrow_would_convert_alone_are_refused(column: pa.Array, wanted: pa.DataType) -> None:
+    with pytest.raises(pa.ArrowNotImplementedError, match=r"the decimals in .* cannot be made from"):
+        converted(column, wanted)
+
+
+def test_columns_without_values_get_every_type_that_has_decimals() -> None:
+    wanted = pa.struct({"a": pa.list_(pa.decimal128(4, 1))})
+    assert converted(pa.nulls(2), wanted).to_pylist() == [None, None]
+    assert converted(pa.array([{"a": None}]), wanted).to_pylist() == [{"a": None}]
+
+
+def test_text_is_the_number_that_it_names_or_does_not_fit() -> None:
+    chance = random.Random(8)
+    outcomes = {True: 0, False: 0}
+    for _ in range(3000):
+        count = chance.randint(1, 76)
+        digits = chance.randrange(10**count) * chance.choice((-1, 1))
+        number = Decimal(digits).scaleb(-chance.choice((0, 0, count // 2, count)), EXACT)
+        wanted_precision = chance.choice((38, 38, chance.randint(1, 38)))
+        wanted = pa.decimal128(wanted_precision, chance.randint(0, wanted_precision))
+        is_whole = number.quantize(Decimal(1).scaleb(-wanted.scale), context=WIDE) == number
+        fits = is_whole and abs(number) < Decimal(10) ** (wanted.precision - wanted.scale)
+        try:
+            found = converted(pa.array([f"{number:f}"]), wanted).to_pylist()
+        except pa.ArrowInvalid:
+            found = []
+        assert found == ([number] if fits else []), (number, wanted)
+        outcomes[fits] += 1
+    assert min(outcomes.values()) > 300
 
 
 def test_decimal_of_any_width_is_the_same_number_in_another_type_or_does_not_fit() -> None:

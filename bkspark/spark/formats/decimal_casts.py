@@ -4,13 +4,19 @@ Arrow multiplies a decimal to bring it to a larger scale, and often does not not
 bits: 9223372036854775807 became 46826544.8154... as a decimal(38,30). Therefore a column of decimals first gets as many
 digits before the point as the wanted type has: Arrow checks that each value has no more, and then every product fits.
 
+Arrow multiplies the number in a text, too. Therefore texts first become decimals of 256 bits with the wanted scale.
+Arrow refuses a product that is smaller than the number, so a product with at most 38 digits belongs to a number with at
+most 38 digits, and no such product is too large for 256 bits. Arrow does not check the multiplication by an exponent in
+the text: a text of 56 chosen digits and an exponent can become another number. By chance that does not happen.
+
 Arrow refuses all whole numbers for a decimal that cannot hold every number of their type. `converted_each` makes them
 decimals first, of which each is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import pyarrow as pa
@@ -20,6 +26,10 @@ _WHOLE = pa.decimal128(20, 0)
 """Holds all whole numbers of Arrow."""
 _WIDTH_OF_MOST = 128
 """Bits of Spark's decimals, and of most others."""
+_PRECISION_MAX = 76
+"""Digits of decimals of 256 bits."""
+_TYPES_MAX = 1024
+"""Types of which is remembered whether a decimal is in them."""
 
 A = TypeVar("A", pa.Array, pa.ChunkedArray)
 _Leaf = Callable[[pa.DataType, pa.Decimal128Type], pa.DataType]
@@ -30,7 +40,8 @@ def converted(column: A, kind: pa.DataType) -> A:
     """Return a column in another type.
 
     Raises:
-        pa.ArrowException: the type cannot be converted, or a value does not fit.
+        pa.ArrowInvalid: a value does not fit.
+        pa.ArrowException: the type cannot be converted.
     """
     return _in_steps(column, kind, (_values_of_dictionary, _wide, _with_room))
 
@@ -41,7 +52,7 @@ def converted_each(column: A, kind: pa.DataType) -> A:
 
 
 def _in_steps(column: A, kind: pa.DataType, leaves: Sequence[_Leaf]) -> A:
-    for leaf in leaves:
+    for leaf in leaves if _has_decimal(kind) else ():
         between = _between(column.type, kind, leaf)
         if between != column.type:
             column = column.cast(between)
@@ -56,7 +67,13 @@ def _of_whole(found: pa.DataType, _: pa.Decimal128Type) -> pa.DataType:
     return _WHOLE if kinds.is_integer(found) else found
 
 
-def _wide(found: pa.DataType, _: pa.Decimal128Type) -> pa.DataType:
+def _is_text(kind: pa.DataType) -> bool:
+    return kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+
+
+def _wide(found: pa.DataType, wanted: pa.Decimal128Type) -> pa.DataType:
+    if _is_text(found):
+        return pa.decimal256(_PRECISION_MAX, wanted.scale)
     is_narrow = kinds.is_decimal(found) and found.bit_width < _WIDTH_OF_MOST
     return pa.decimal128(found.precision, found.scale) if is_narrow else found
 
@@ -69,11 +86,22 @@ def _with_room(found: pa.DataType, wanted: pa.Decimal128Type) -> pa.DataType:
     return make(max(1, wanted.precision - wanted.scale + found.scale), found.scale)
 
 
+@lru_cache(_TYPES_MAX)
+def _has_decimal(kind: pa.DataType) -> bool:
+    return kinds.is_decimal128(kind) or any(_has_decimal(kind.field(at).type) for at in range(kind.num_fields))
+
+
 def _between(found: pa.DataType, wanted: pa.DataType, leaf: _Leaf) -> pa.DataType:
-    """Return a type on the way to another one: `found`, with what becomes decimals changed."""
+    """Return a type on the way to another one: `found`, with what becomes decimals changed.
+
+    Raises:
+        pa.ArrowNotImplementedError: Arrow would have to convert decimals alone.
+    """
+    if kinds.is_null(found) or found == wanted or not _has_decimal(wanted):
+        return found
     if kinds.is_decimal128(wanted):
         return leaf(found, wanted)
-    if kinds.is_struct(found) and kinds.is_struct(wanted):
+    if kinds.is_struct(found) and kinds.is_struct(wanted) and not (_is_ambiguous(found) or _is_ambiguous(wanted)):
         targets = {member.name: member.type for member in wanted}
         return pa.struct(
             [member.with_type(_between(member.type, targets.get(member.name, member.type), leaf)) for member in found]
@@ -83,9 +111,19 @@ def _between(found: pa.DataType, wanted: pa.DataType, leaf: _Leaf) -> pa.DataTyp
         item = _between(found.item_type, wanted.item_type, leaf)
         is_same = key == found.key_type and item == found.item_type
         return found if is_same else pa.map_(key, item)
-    if kinds.is_list(wanted) and not kinds.is_map(found):
+    if kinds.is_list(wanted):
         return _list_between(found, wanted, leaf)
-    return found
+    raise _refusal(found, wanted)
+
+
+def _is_ambiguous(members: Iterable[pa.Field]) -> bool:
+    """Return whether two members of a struct have one name."""
+    names = [member.name for member in members]
+    return len(set(names)) < len(names)
+
+
+def _refusal(found: pa.DataType, wanted: pa.DataType) -> pa.ArrowNotImplementedError:
+    return pa.ArrowNotImplementedError(f"the decimals in {wanted} cannot be made from {found}")
 
 
 def _list_between(found: pa.DataType, wanted: pa.ListType, leaf: _Leaf) -> pa.DataType:
@@ -98,4 +136,4 @@ def _list_between(found: pa.DataType, wanted: pa.ListType, leaf: _Leaf) -> pa.Da
         if is_one(found):
             value = _between(found.value_type, wanted.value_type, leaf)
             return found if value == found.value_type else make(value)
-    return found
+    raise _refusal(found, wanted)
