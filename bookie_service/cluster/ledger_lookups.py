@@ -6,8 +6,10 @@ The answer that a ledger does not exist is certain for requests that came before
 is made to catch up first. Requests that come while a look-up runs share its answer, unless the ledger does not exist.
 Then another look-up follows.
 
-If the store does not answer in time, and has answered no other look-up meanwhile, it is silent. Then no request waits
-for it: the answer is at once that nothing is known, until a look-up that is repeated meanwhile is answered.
+If a look-up fails after the store has answered nothing for half of the time that a look-up may take, the store is
+silent. Then no request waits for it: the answer is at once that nothing is known, until the store answers a small read
+that is repeated meanwhile, or a look-up that still runs. A store whose answers take less than that whole time is never
+taken for silent: a look-up takes up to three of them, so one of them has come within that half.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
@@ -30,8 +33,6 @@ LOOKUPS_AT_ONCE = 64
 LOOKUP_S_MAX = 4.0
 """Less than the time-outs of clients, so that they get an answer, EIO."""
 
-SILENT_S_MIN = 1.0
-"""A look-up that fails sooner does not show that the store is silent: its session may have been lost a moment ago."""
 PROBE_PAUSE_S = 0.5
 """The pause before a silent store is asked again."""
 
@@ -43,8 +44,14 @@ OnFound = Callable[[Found], None]
 class LedgerFactsView(Protocol):
     """The query to the metadata store."""
 
-    async def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """Return the facts of a ledger; None: it certainly does not exist. Raises BookKeeperError."""
+    async def facts(self, ledger_id: int, on_answer: Callable[[], None]) -> LedgerFacts | None:
+        """Return the facts of a ledger; None: it certainly does not exist. Raises BookKeeperError.
+
+        `on_answer()` is called after each answer of the store but the last one.
+        """
+
+    async def ping(self) -> None:
+        """Return when the store has answered a small read. Raises BookKeeperError: it failed."""
 
 
 class LedgerLookups:
@@ -61,18 +68,23 @@ class LedgerLookups:
         self._queues: OrderedDict[str, deque[int]] = OrderedDict()
         """Ledgers to look up, in order of arrival, by asker. Askers are in the order of their turns."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Look-ups in progress; at most LOOKUPS_AT_ONCE."""
-        self._answers = 0
-        """How many look-ups the store has answered. Only grows."""
+        """Look-ups in progress, at most LOOKUPS_AT_ONCE, and the probe of a silent store."""
+        self._answered_at = -math.inf
+        """When the store last answered, by the event loop's clock; at first: never. Set by `_on_answer`."""
         self._is_silent = False
-        """Whether the store is silent. Cleared by `_probe`."""
+        """Whether the store is silent. Set by `_fall_silent`, cleared by `_on_answer`."""
+        self._is_probing = False
+        """Whether `_probe` runs."""
         self._is_closed = False
         """Whether `close` was called. Set once."""
 
     def look_up(self, ledger_id: int, on_found: OnFound, asker: str) -> None:
         """Call `on_found(result)` in a later turn of the event loop. `asker`: an address, or a principal."""
+        if ledger_id < 0:
+            self._report_later(ledger_id, [on_found], Unfound.ABSENT)
+            return
         if self._is_silent:
-            self._give_up(ledger_id, [on_found])
+            self._report_later(ledger_id, [on_found], Unfound.UNKNOWN)
             return
         if ledger_id in self._running:
             self._running[ledger_id].append((on_found, asker))
@@ -103,35 +115,48 @@ class LedgerLookups:
                 self._running[ledger_id] = []
                 start_kept(self._run(ledger_id, asked), self._tasks)
 
-    def _give_up(self, ledger_id: int, asked: list[OnFound]) -> None:
-        """Report in a later turn that nothing is known."""
-        asyncio.get_running_loop().call_soon(self._report, ledger_id, asked, Unfound.UNKNOWN)
+    def _report_later(self, ledger_id: int, asked: list[OnFound], found: Found) -> None:
+        """Report a result in a later turn."""
+        asyncio.get_running_loop().call_soon(self._report, ledger_id, asked, found)
 
-    def _fall_silent(self, ledger_id: int) -> None:
-        """Let no request wait any more, until the store answers a look-up of this ledger."""
+    def _on_answer(self) -> None:
+        """Note that the store has answered, whatever it found."""
+        self._answered_at = asyncio.get_running_loop().time()
+        if self._is_silent:
+            self._is_silent = False
+            logger.info("the metadata store answers again")
+
+    def _fall_silent(self) -> None:
+        """Let no request wait any more, until the store answers."""
+        logger.warning("requests for ledgers that are not known are answered EIO, until the metadata store answers")
         self._is_silent = True
-        self._queues.clear()
         waiting, self._waiting = self._waiting, {}
-        for each, asked in waiting.items():
-            self._give_up(each, asked)
-        start_kept(self._probe(ledger_id), self._tasks)
+        self._queues.clear()
+        for ledger_id, asked in waiting.items():
+            self._report_later(ledger_id, asked, Unfound.UNKNOWN)
+        if not self._is_probing:
+            self._is_probing = True
+            start_kept(self._probe(), self._tasks)
 
-    async def _probe(self, ledger_id: int) -> None:
-        while self._is_silent:
-            await asyncio.sleep(PROBE_PAUSE_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_max):
-                    self._is_silent = not await self._answers_now(ledger_id)
-        logger.info("the metadata store answers again")
-
-    async def _answers_now(self, ledger_id: int) -> bool:
-        """Return whether the store answers a look-up, whatever it finds."""
+    async def _probe(self) -> None:
+        """Ask a silent store again and again, until it answers."""
         try:
-            await self._view.facts(ledger_id)
+            while self._is_silent:
+                await asyncio.sleep(PROBE_PAUSE_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds_max):
+                        await self._ping()
+        finally:
+            self._is_probing = False
+
+    async def _ping(self) -> None:
+        try:
+            await self._view.ping()
         except Exception as error:
-            # After another error a request shows it, as before.
-            return not _is_outage(error)
-        return True
+            # Look-ups that follow report what else is wrong.
+            if _is_no_answer(error):
+                return
+        self._on_answer()
 
     async def _run(self, ledger_id: int, asked: list[OnFound]) -> None:
         found = await self._found(ledger_id)
@@ -153,17 +178,17 @@ class LedgerLookups:
                 logger.exception("a request that waited for a look-up of ledger %d failed: %s", ledger_id, _DEFECT)
 
     async def _found(self, ledger_id: int) -> Found:
-        began, answers = asyncio.get_running_loop().time(), self._answers
+        began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._seconds_max):
-                found = await self._view.facts(ledger_id) or Unfound.ABSENT
-            self._answers += 1
+                found = await self._view.facts(ledger_id, self._on_answer) or Unfound.ABSENT
+            self._on_answer()
             return found
         except (BookKeeperError, TimeoutError) as error:
-            waited_s = asyncio.get_running_loop().time() - began
-            is_late = isinstance(error, TimeoutError) or (_is_outage(error) and waited_s >= SILENT_S_MIN)
-            if is_late and self._answers == answers and not self._is_silent:
-                self._fall_silent(ledger_id)
+            if not _is_no_answer(error):
+                self._on_answer()
+            elif not self._is_silent and self._has_been_quiet(began):
+                self._fall_silent()
             why = str(error) or f"no answer after {self._seconds_max:g} s"
             logger.warning(
                 "requests for ledger %d are answered EIO, because its metadata cannot be read: %s",
@@ -176,6 +201,11 @@ class LedgerLookups:
             logger.exception("a look-up of ledger %d failed: %s", ledger_id, _DEFECT, extra={"kind": "look-up"})
             return Unfound.UNKNOWN
 
+    def _has_been_quiet(self, since: float) -> bool:
+        """Return whether the store has answered nothing since this time, and for half of the time of a look-up."""
+        quiet_s = asyncio.get_running_loop().time() - max(since, self._answered_at)
+        return quiet_s >= self._seconds_max / 2
 
-def _is_outage(error: Exception) -> bool:
-    return isinstance(error, MetadataError) and error.is_outage
+
+def _is_no_answer(error: Exception) -> bool:
+    return isinstance(error, TimeoutError) or (isinstance(error, MetadataError) and error.is_outage)

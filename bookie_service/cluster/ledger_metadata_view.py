@@ -6,7 +6,7 @@ Any failure raises. A changed instance id means that the metadata belong to anot
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 
@@ -118,24 +118,31 @@ class LedgerMetadataView:
             metadata.is_closed,
         )
 
-    async def facts(self, ledger_id: int) -> LedgerFacts | None:
+    async def facts(self, ledger_id: int, on_answer: Callable[[], None]) -> LedgerFacts | None:
         """Return the facts of a ledger that authorization rules use; None: it certainly does not exist.
+
+        `on_answer()` is called after each answer of the store.
 
         Raises:
             BookKeeperError: the store failed, or the stored metadata cannot be read; nothing is known.
         """
-        if ledger_id < 0:
-            return None
         try:
             try:
                 metadata = (await self._ledgers.read(ledger_id)).metadata
             except NoSuchLedger:
+                on_answer()
                 # The server that answered may lag behind.
-                metadata = (await self._ledgers.read_caught_up(ledger_id)).metadata
+                await self.catch_up()
+                on_answer()
+                metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
             return None
         password = metadata.password
         return LedgerFacts.of(ledger_id, metadata.custom_metadata, None if password is None else master_key(password))
+
+    async def ping(self) -> None:
+        """Return when the store has answered a small read. Raises BookKeeperError: it failed."""
+        await self._registry.instance_id()
 
     async def _is_deleted_for_certain(self, ledger_id: int) -> bool:
         await self.catch_up()
