@@ -60,9 +60,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     found: Mapping[str, str] = {}
     try:
         arguments = argument_parser().parse_args(argv)
-        if arguments.log_format is not None:
-            # For what is wrong with the configuration.
-            log_output.use("info", arguments.log_format)
+        log_output.use_given(_settings(arguments))
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         if arguments.instances is not None:

@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 
 from bkspark.log_limit import DETAILS, LogLimiter, limited
 from bkspark.log_lines import TEXT, TextFormatter
@@ -23,7 +24,7 @@ from bkspark.one_line import one_line
 from bkspark.version import VERSION
 from bookie_service.operation.audit import AUDIT_LOGGER
 from bookie_service.settings.arguments import fail
-from bookie_service.settings.configuration import Configuration, is_secret
+from bookie_service.settings.configuration import LOG_FORMATS, Configuration, is_secret
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,13 @@ def use(level: str, form: str) -> None:
     for handler in logging.getLogger().handlers:
         is_json = form == "json"
         handler.setFormatter(JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else TextFormatter(_text()))
+
+
+def use_given(given: Iterable[tuple[str, str]]) -> None:
+    """Log in the form that the given keys name, for what is wrong with the configuration."""
+    form = dict(given).get("logFormat", "").strip()
+    if form in LOG_FORMATS:
+        use("info", form)
 
 
 def report_end(program: str, error: object, code: int) -> int:

@@ -122,6 +122,9 @@ def test_json_log_has_the_same_events_with_attributes(uri: str, tmp_path: Path) 
     ("program", "options"),
     [
         ("bookie_service", ["--log-format", "json", "--set", "bookiePort=none"]),
+        ("bookie_service", ["--set", "logFormat=json", "--set", "bookiePort=none"]),
+        ("bookie_service", ["--set", "logFormat=json", "--set", "bookiePort=none", "--instances", "2"]),
+        ("bookie_service.replication", ["autorecovery", "--set", "logFormat=json", "--set", "bookiePort=none"]),
         ("bookie_service", ["--set", "logFormat=json", *WITHOUT_ZOOKEEPER]),
         ("bookie_service.replication", ["autorecovery", "--set", "logFormat=json", *WITHOUT_ZOOKEEPER]),
     ],
