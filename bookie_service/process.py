@@ -60,7 +60,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     found: Mapping[str, str] = {}
     try:
         arguments = argument_parser().parse_args(argv)
-        log_output.use_given(arguments.config, _settings(arguments))
+        log_output.use_given(_settings(arguments))
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         if arguments.instances is not None:

@@ -10,7 +10,6 @@ and one of these changes is the level.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import logging
@@ -18,10 +17,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
 
-from bkspark.configuration_files import read
-from bkspark.errors import ConfigurationError
 from bkspark.log_limit import DETAILS, LogLimiter, limited
 from bkspark.log_lines import TEXT, TextFormatter
 from bkspark.one_line import one_line
@@ -105,13 +101,9 @@ def use(level: str, form: str) -> None:
         handler.setFormatter(JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else TextFormatter(_text()))
 
 
-def use_given(path: Path | None, given: Iterable[tuple[str, str]]) -> None:
-    """Log in the form that a file or the given keys name, for what is wrong with the rest of them."""
-    values: dict[str, str] = {}
-    if path is not None and path.is_file():
-        with contextlib.suppress(ConfigurationError):
-            values, _ = read(path)
-    form = (values | dict(given)).get("logFormat", "").strip()
+def use_given(given: Iterable[tuple[str, str]]) -> None:
+    """Log in the form that the given keys name, for what is wrong with the configuration."""
+    form = dict(given).get("logFormat", "").strip()
     if form in LOG_FORMATS:
         use("info", form)
 

@@ -83,7 +83,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     limiter = log_output.log_to_stderr()
     try:
         arguments = argument_parser().parse_args(argv)
-        log_output.use_given(arguments.config, settings(arguments))
+        log_output.use_given(settings(arguments))
         configuration = load(arguments.config, settings(arguments))
         log_output.use(configuration.log_level, configuration.log_format)
         command = _COMMANDS[arguments.command]

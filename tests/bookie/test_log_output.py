@@ -124,9 +124,7 @@ def test_json_log_has_the_same_events_with_attributes(uri: str, tmp_path: Path) 
         ("bookie_service", ["--log-format", "json", "--set", "bookiePort=none"]),
         ("bookie_service", ["--set", "logFormat=json", "--set", "bookiePort=none"]),
         ("bookie_service", ["--set", "logFormat=json", "--set", "bookiePort=none", "--instances", "2"]),
-        ("bookie_service", ["--config", "json.conf", "--set", "bookiePort=none"]),
         ("bookie_service.replication", ["autorecovery", "--set", "logFormat=json", "--set", "bookiePort=none"]),
-        ("bookie_service.replication", ["autorecovery", "--config", "json.conf", "--set", "bookiePort=none"]),
         ("bookie_service", ["--set", "logFormat=json", *WITHOUT_ZOOKEEPER]),
         ("bookie_service.replication", ["autorecovery", "--set", "logFormat=json", *WITHOUT_ZOOKEEPER]),
     ],
@@ -135,7 +133,6 @@ def test_json_log_of_a_process_that_cannot_start_ends_with_an_object_too(
     program: str, options: list[str], tmp_path: Path
 ) -> None:
     """The line that says why it ended was text: a program that reads the log could not read this line."""
-    (tmp_path / "json.conf").write_text("logFormat=json\n")
     command = [sys.executable, "-m", program, *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (1, 2)
