@@ -116,7 +116,7 @@ class AccessFile:
                 text = file.read(FILE_BYTES_MAX + 1).decode("utf-8")
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or "it is not text"
-            if isinstance(error, FileNotFoundError) and _may_be_a_token(self._path):
+            if not os.path.exists(self._path) and _may_be_a_token(self._path):
                 raise ConfigurationError(
                     f"{self._key}=***: the file cannot be read: {why}. Name a file; the value may be a token, so it is "
                     "not shown"
@@ -233,7 +233,7 @@ def read_token(path: str | Path, key: str) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         why = "it is not text" if isinstance(error, UnicodeDecodeError) else why
-        is_shown = not (isinstance(error, FileNotFoundError) and _may_be_a_token(str(path)))
+        is_shown = os.path.exists(path) or not _may_be_a_token(str(path))
         raise ConfigurationError(
             f"{key}={path if is_shown else '***'}: the file must hold a token alone: {why}"
         ) from None

@@ -247,3 +247,11 @@ def test_addresses_that_fail_take_bounded_memory() -> None:
     for number in range(ADDRESSES_MAX + 10):
         attempts.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(attempts._counts) == ADDRESSES_MAX
+
+
+def test_a_long_token_in_place_of_the_name_of_its_file_is_not_shown() -> None:
+    """The system refuses such a name for its length."""
+    for read in (lambda: AccessFile("A" * 300, KEY), lambda: read_token("A" * 300, KEY)):
+        with pytest.raises(ConfigurationError) as raised:
+            read()
+        assert "A" * 20 not in str(raised.value)
