@@ -195,5 +195,5 @@ class GroupRead:
             entry_id=entry_id,
             bookie=self._first_error.bookie if self._first_error else None,
         )
-        error.is_refusal = self._are_refusals
+        error.is_refusal = self._are_refusals and not self._negatives
         return error

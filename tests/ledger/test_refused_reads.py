@@ -94,3 +94,19 @@ def test_refusal_of_one_bookie_does_not_end_the_wait_for_another() -> None:
             assert may_pass(raised.value)
 
     play(test, MINUTE_S)
+
+
+def test_refusal_of_one_bookie_does_not_end_the_wait_if_another_lacks_the_entry() -> None:
+    """The other one lets this client read, and may get a copy."""
+    held, lacking = Guarded(4), Guarded(4)
+
+    async def test(world: World) -> None:
+        async with HostileBookie(held, held.v3) as one, HostileBookie(lacking, lacking.v3) as other:
+            ledger_id = await world.ledger(one, other)
+            reader = await world.client(net=PATIENT).open(ledger_id)
+            held.error, lacking.error = Status.EUA, Status.ENOENTRY
+            with pytest.raises(ReadFailed) as raised:
+                await reader.read(0, 3)
+            assert may_pass(raised.value)
+
+    play(test, MINUTE_S)
