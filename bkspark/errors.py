@@ -338,7 +338,7 @@ class ReadFailed(BookKeeperError):
     is_refusal = False
     """Whether the bookies do not let this client read, so that a later try would fail, too."""
     code = -1
-    remedy = "bring the named bookies back, and read again"
+    remedy = "bring the named bookies back, and read again; if they refuse this client, let it read the ledger first"
 
 
 class DataLoss(BookKeeperError):

@@ -26,7 +26,7 @@ _KEY = re.compile("[A-Za-z0-9+/]{43}=")
 
 def may_be_secret(name: str) -> bool:
     """Return whether the name of a file that does not exist may be the secret itself, given in its place by mistake."""
-    return (os.sep not in name and "." not in name) or _KEY.fullmatch(name) is not None
+    return (os.sep not in name and "." not in name) or _KEY.search(name) is not None
 
 
 def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_secret: bool = False) -> bytes:
@@ -45,8 +45,8 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_se
             content = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        if is_secret and may_be_secret(path) and not os.path.exists(path):
-            shown = shown.replace(path, "***").replace(repr(path)[1:-1], "***")
+        if is_secret and path and may_be_secret(path) and not os.path.exists(path):
+            shown = _without_value(shown, path)
             reason += ". Name a file; the value may be the secret itself, so it is not shown"
         raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
@@ -55,6 +55,12 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_se
     if len(content) > bytes_max:
         raise ConfigurationError(f"{shown}: the file has more than {bytes_max} bytes")
     return content
+
+
+def _without_value(shown: str, value: str) -> str:
+    """Return a setting without its value. What the value has in common with the setting's name stays."""
+    forms = "|".join(map(re.escape, (value, repr(value)[1:-1])))
+    return re.sub(rf"(?<=[\s='\"])(?:{forms})(?=[\s'\",]|$)", "***", shown)
 
 
 def read_password(path: str, shown: str) -> bytes:

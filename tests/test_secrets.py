@@ -139,7 +139,15 @@ def test_a_file_of_secrets_or_trust_that_every_user_can_change_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "secret", ["hunter2", "it's \\ odd", "with\0zero", "a" * 5000, "q1gK5m0bQ8nC0nJm3yTR3Ne1/S2dXxS4mVxQ1b3fY6A="]
+    "secret",
+    [
+        "hunter2",
+        "it's \\ odd",
+        "with\0zero",
+        "a" * 5000,
+        "q1gK5m0bQ8nC0nJm3yTR3Ne1/S2dXxS4mVxQ1b3fY6A=",
+        "2026.1 q1gK5m0bQ8nC0nJm3yTR3Ne1/S2dXxS4mVxQ1b3fY6A=",
+    ],
 )
 def test_secret_in_place_of_the_name_of_its_file_is_not_shown(secret: str) -> None:
     reads: tuple[Callable[[], object], ...] = (
@@ -155,6 +163,14 @@ def test_secret_in_place_of_the_name_of_its_file_is_not_shown(secret: str) -> No
         assert secret not in str(raised.value)
         assert repr(secret)[1:-1] not in str(raised.value)
         assert "***" in str(raised.value)
+
+
+@pytest.mark.parametrize("secret", ["password", "pass", "e", "file"])
+def test_secret_that_is_a_part_of_its_options_name_leaves_the_name_as_it_is(secret: str) -> None:
+    for option in ("--password-file ***", "passwordFile=***", "option 'passwordFile' is '***'"):
+        with pytest.raises(ConfigurationError) as raised:
+            read_password(secret, option.replace("***", secret))
+        assert str(raised.value).startswith(f"{option}: the file cannot be read")
 
 
 def test_name_of_a_missing_file_is_shown_if_it_cannot_be_a_secret(tmp_path: Path) -> None:

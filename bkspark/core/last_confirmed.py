@@ -96,5 +96,5 @@ class LastConfirmed:
             ledger_id=self._ledger_id,
             bookie=self._first_error.bookie if self._first_error else None,
         )
-        error.is_refusal = self._are_refusals
+        error.is_refusal = self._are_refusals and not self._known
         raise error

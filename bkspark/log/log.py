@@ -508,7 +508,8 @@ class Log:
 
         Raises:
             ConfigurationError, DataLoss, NoSuchLog: as `read`.
-            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`.
+            ReadFailed, MetadataError: bookies, or the metadata store, were unreachable for longer than `patience_s`; or
+                the bookies do not let this client read, which is raised at once.
         """
         start = check_offset("start", start)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)

@@ -65,3 +65,17 @@ def test_explicit_lac_proves_that_its_entry_is_there():
     core.on_nothing(0)
     core.on_nothing(1)
     assert (core.result().lac, core.result().lap) == (9, 9)
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_refusals_are_final_only_if_no_bookie_served_the_client(answers):
+    core = asked()
+    for slot in range(answers):
+        core.on_nothing(slot)
+    for bookie in BOOKIES[answers:]:
+        refusal = ReadFailed("it may not read", bookie=bookie)
+        refusal.is_refusal = True
+        core.on_failure(refusal)
+    with pytest.raises(ReadFailed) as caught:
+        core.result()
+    assert caught.value.is_refusal == (not answers)
