@@ -1,4 +1,4 @@
-"""A bookie with an index in each ledger directory, as a process that is killed while one of its disks is really full."""
+"""A bookie with an index in each ledger directory, a process that is killed while one of its disks really is full."""
 
 from __future__ import annotations
 
