@@ -71,6 +71,7 @@ class LedgerIndex(IndexView, Protocol):
     has_hidden: bool
     """Whether there are hidden ledgers: their disk fails, and nothing certain is known of any of them, not even whether
     the bookie has them. They get errors from all look-ups, and `ledger_ids` does not list them. For any thread."""
+
     @property
     def has_full(self) -> bool:
         """Whether there are full ledgers: their disk takes no changes now, so what is held for them stays in memory,
