@@ -113,10 +113,9 @@ class SharedLedger:
     async def close(self) -> None:
         """Close the ledger; end its registration if all of it is published.
 
-        A published ledger may be gone: another process removed its slices by truncating, overwriting or deleting.
-
         Raises:
-            NoSuchLedger: it is gone, and rows in it are not published.
+            NoSuchLedger: it is gone. The message says so if rows in it are not published; if all were, another
+                process removed them by truncating, overwriting or deleting.
             BookKeeperError: it was not closed; the next append goes to another ledger nevertheless.
         """
         writer, self._writer = self._writer, None
@@ -125,7 +124,7 @@ class SharedLedger:
                 await writer.close()
             except NoSuchLedger as error:
                 if self._is_published:
-                    return
+                    raise
                 raise deleted_meanwhile(error, self._log.name) from None
             if self._is_published:
                 await self._log.forget_published(writer.ledger_id)

@@ -118,14 +118,16 @@ class LedgerMetadataView:
             metadata.is_closed,
         )
 
-    async def facts(self, ledger_id: int, on_answer: Callable[[], None]) -> LedgerFacts | None:
+    async def facts(self, ledger_id: int, on_answer: Callable[[], None] = lambda: None) -> LedgerFacts | None:
         """Return the facts of a ledger that authorization rules use; None: it certainly does not exist.
 
-        `on_answer()` is called after each answer of the store.
+        `on_answer()` is called after each answer of the store but the last one.
 
         Raises:
             BookKeeperError: the store failed, or the stored metadata cannot be read; nothing is known.
         """
+        if ledger_id < 0:
+            return None
         try:
             try:
                 metadata = (await self._ledgers.read(ledger_id)).metadata
