@@ -16,6 +16,7 @@ from typing import Any
 from bkspark.errors import ConfigurationError
 from bkspark.ids import ENTRY_ID_MAX, INT64_MAX, LEDGER_ID_MAX, LOG_NAME_RULE, PUBLISHER_RULE, is_log_name, is_publisher
 from bkspark.log.positions import EARLIEST, LATEST
+from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
 from bkspark.one_line import SHOWN_CHARACTERS_MAX
 from bkspark.options import MIB, SIZE_UNITS
@@ -244,10 +245,8 @@ def moment(value: str) -> int:
         raise ValueError(
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
-    aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     # Rounded up, as `append_time >= T` compares: times of rows are rounded down.
-    milliseconds = -((_EPOCH - aware) // timedelta(milliseconds=1))
-    return min(max(0, milliseconds), MOMENT_MS_MAX)
+    return min(max(0, milliseconds_of(parsed, rounds_up=True)), MOMENT_MS_MAX)
 
 
 def moment_shown(ms: int) -> str:

@@ -8,8 +8,8 @@ Then another look-up follows.
 
 If a look-up fails after the store has answered nothing for half of the time that a look-up may take, the store is
 silent. Then no request waits for it: the answer is at once that nothing is known, until the store answers a small read
-that is repeated meanwhile, or a look-up that still runs. A store whose answers take less than that whole time is never
-taken for silent: a look-up takes up to three of them, so one of them has come within that half.
+that is repeated meanwhile, or a look-up that still runs. A slow store is not taken for silent while each of its answers
+takes less than the whole time: then its last answer came in the second half of the look-up that failed.
 """
 
 from __future__ import annotations

@@ -84,6 +84,20 @@ def test_absence_is_certain_only_when_slow_replicas_have_said_so_too():
     assert isinstance(group.error(), NoSuchEntry)
 
 
+def test_refusals_of_an_entry_are_final_whatever_failed_for_an_earlier_one():
+    group = GroupRead(5, np.arange(2), ["b1", "b2"])
+    group.next_replica()
+    group.on_failure(ReadFailed("b1 is away"))
+    group.next_replica()
+    group.on_entries("b2", 1)
+    for bookie in ("b2", "b1"):
+        refusal = ReadFailed(f"{bookie} does not let this client read")
+        refusal.is_refusal = True
+        assert group.next_replica() == bookie
+        group.on_failure(refusal)
+    assert group.error().is_refusal
+
+
 def test_group_takes_no_more_entries_than_it_asked_for():
     group = GroupRead(5, np.arange(3, 6), ["b1"])
     group.next_replica()
