@@ -29,6 +29,9 @@ from bkspark.tasks import end_all
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest
 
+NO_VERSION = -1
+"""Below the version of every node."""
+
 
 async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:
     """Return the LAC, LAP and length of an open ledger, without fencing it. Explicit LACs count.
@@ -131,13 +134,21 @@ class LedgerReader:
         self._ledger_id = ledger_id
         self.opener = encryption.opener(ledger_id, metadata.custom_metadata)
         """Decrypts entries, if the ledger is encrypted. Constant: whether it is encrypted never changes."""
-        self._adopt(metadata, last)
-
-    def _adopt(self, metadata: LedgerMetadata, last: LastEntries) -> None:
-        self._metadata = metadata
-        """The ledger's metadata as last read. `_last` and `_range` are replaced together with it."""
+        self._version = NO_VERSION
+        """The version of the node that `_metadata` were read from; NO_VERSION: they are those of the opening. Grows."""
         self._last = last
         """How far the ledger goes while it is open. Grows, also by `learn_lac`; of no use once it is closed."""
+        self._use(metadata)
+
+    def _adopt(self, stored: Versioned) -> None:
+        """Take over metadata, unless another call has read later ones meanwhile: a closed ledger stays closed."""
+        if stored.version > self._version:
+            self._version = stored.version
+            self._use(stored.metadata)
+
+    def _use(self, metadata: LedgerMetadata) -> None:
+        self._metadata = metadata
+        """The ledger's metadata as last read. `_range` is replaced together with it."""
         preferred = self._context.random.choice(metadata.last_fragment.bookies)
         self._range = RangeReader(self._context.pool, self._ledger_id, metadata, self.digest, preferred)
 
@@ -191,17 +202,17 @@ class LedgerReader:
         """
         if not self._metadata.is_closed:
             stored, heard = await self._read_metadata(), LastEntries()
-            if not stored.is_closed:
-                heard = await last_entries(self._context.pool, self._ledger_id, stored, self._digest_for(stored))
-            # Another call may have read later metadata meanwhile, or learned of later entries.
-            if not self._metadata.is_closed:
-                self._adopt(stored, self._last.joined(heard))
+            metadata = stored.metadata
+            if not metadata.is_closed:
+                heard = await last_entries(self._context.pool, self._ledger_id, metadata, self._digest_for(metadata))
+            self._last = self._last.joined(heard)
+            self._adopt(stored)
         return self.last_entry
 
-    async def _read_metadata(self) -> LedgerMetadata:
+    async def _read_metadata(self) -> Versioned:
         """Return the ledger's metadata as stored now. Raises NoSuchLedger, also if another ledger has its id."""
-        stored = (await self._context.ledgers.read(self._ledger_id)).metadata
-        require_same(self._ledger_id, self._metadata, stored.creation)
+        stored = await self._context.ledgers.read(self._ledger_id)
+        require_same(self._ledger_id, self._metadata, stored.metadata.creation)
         return stored
 
     async def read(self, first_entry: int, last_entry: int, *, unconfirmed: bool = False) -> EntryBatch:
@@ -295,9 +306,9 @@ class LedgerReader:
                 # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
                 # meanwhile may end before this entry, or hold copies that an open one never holds (bkspark.wire.lac).
                 stored = await self._read_metadata()
-                if (stored.fragments, stored.state) == (known.fragments, known.state):
+                if (stored.metadata.fragments, stored.metadata.state) == (known.fragments, known.state):
                     raise
-                self._adopt(stored, self._last)
+                self._adopt(stored)
 
     async def follow(
         self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S

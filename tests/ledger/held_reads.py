@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
+from bkspark.ledger.reader import LedgerReader
 from bkspark.net.pool import NetOptions
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
-from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, items, play, reply, sealed
+from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, items, play, reply, sealed
 
 PATIENT = NetOptions(read_timeout_s=3600.0, speculative_read_s=3600.0)
 """No test waits that long for a bookie."""
@@ -49,6 +50,20 @@ class Held:
             return reply(asked, body=items(asked.ledger_id, entry_id, count))
         lac = self.lac if is_last else None
         return reply(asked, body=sealed(asked.ledger_id, entry_id, lac=lac, length=10 * (entry_id + 1)))
+
+
+async def close(world: World, reader: LedgerReader, last_entry: int) -> None:
+    stored = await world.ledgers.read(reader.ledger_id)
+    await world.ledgers.write(reader.ledger_id, stored.metadata.closed(last_entry, 1000), stored.version)
+
+
+async def entries(batches: object) -> list[int]:
+    """Return the ids of the entries that are yielded; each has the payload that bookies here hold."""
+    found: list[int] = []
+    async for batch in batches:  # type: ignore[attr-defined]
+        assert list(batch) == [PAYLOAD] * len(batch)
+        found += range(batch.first_entry, batch.end_entry)
+    return found
 
 
 Reading = Callable[..., Awaitable[None]]

@@ -19,8 +19,8 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.status import Status
 from tests.ledger.after_calls import tasks_of
-from tests.ledger.held_reads import PATIENT, Held, explicit, opened
-from tests.ledger.hostile import DIGEST, PAYLOAD, Asked, HostileBookie, World, no_entry_v3, play, reply, sealed
+from tests.ledger.held_reads import PATIENT, Held, close, entries, explicit, opened
+from tests.ledger.hostile import DIGEST, Asked, HostileBookie, World, no_entry_v3, play, reply, sealed
 
 
 def unanswered(request: protocol.Request) -> Iterable[protocol.Response]:
@@ -32,20 +32,6 @@ class TakesAdds(Held):
 
     def __call__(self, asked: Asked) -> bytes:
         return reply(asked) if asked.opcode == v2.ADD else super().__call__(asked)
-
-
-async def close(world: World, reader: LedgerReader, last_entry: int) -> None:
-    stored = await world.ledgers.read(reader.ledger_id)
-    await world.ledgers.write(reader.ledger_id, stored.metadata.closed(last_entry, 1000), stored.version)
-
-
-async def entries(batches: object) -> list[int]:
-    """Return the ids of the entries that are yielded; each has the payload that bookies here hold."""
-    found: list[int] = []
-    async for batch in batches:  # type: ignore[attr-defined]
-        assert list(batch) == [PAYLOAD] * len(batch)
-        found += range(batch.first_entry, batch.end_entry)
-    return found
 
 
 # ---- how far it goes ----
@@ -251,51 +237,6 @@ def test_end_of_a_closed_ledger_is_that_of_its_metadata() -> None:
         assert (reader.last_entry, len(bookie.asked)) == (2, asked)
 
     opened((Held(9), no_entry_v3))(test)
-
-
-class SecondComesLast:
-    """A bookie's answers for its last entry, which is 3, 6, 9, ...: it sends the second one after the third."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self._second: list[protocol.Response] = []
-
-    def __call__(self, request: protocol.Request) -> Iterable[protocol.Response]:
-        self.requests += 1
-        found = list(explicit(None, 3 * self.requests)(request))
-        if self.requests == 2:
-            self._second = found
-            return []
-        return [*found, *self._second]
-
-
-def test_last_entry_does_not_decrease_when_two_refreshes_end_in_the_other_order() -> None:
-    """The later one has learned of more entries. The earlier one adopted what its own question had found."""
-
-    async def test(reader: LedgerReader, world: World, *_: HostileBookie) -> None:
-        assert await asyncio.gather(reader.refresh(), reader.refresh()) == [8, 8]
-        assert (reader.last_entry, reader.last_unconfirmed) == (8, 9)
-
-    opened((Held(-1), SecondComesLast()))(test)
-
-
-def test_ledger_that_was_closed_is_not_open_again_when_an_earlier_refresh_ends() -> None:
-    answers = SecondComesLast()
-
-    async def test(world: World) -> None:
-        async with HostileBookie(Held(-1), answers) as bookie:
-            client, ledger_id = world.client(net=PATIENT), await world.ledger(bookie)
-            reader = await client.open(ledger_id)
-            earlier = asyncio.ensure_future(reader.refresh())
-            while answers.requests < 2:
-                await asyncio.sleep(0)
-            await close(world, reader, 7)
-            assert await reader.refresh() == 7
-            await client.open(await world.ledger(bookie))  # the third question
-            assert await earlier == 7
-            assert (reader.is_closed, reader.last_entry) == (True, 7)
-
-    play(test, 20)
 
 
 @pytest.mark.parametrize(("last", "lac", "length"), [(9, 4, 50), (9, 8, 90), (9, -1, 0), (0, -1, 0), (-1, None, 0)])
