@@ -20,13 +20,20 @@ PASSWORD_FILE_VARIABLE = "BKSPARK_PASSWORD_FILE"
 ENCRYPTION_KEY_FILE_VARIABLE = "BKSPARK_ENCRYPTION_KEY_FILE"
 SECRET_BYTES_MAX = 64 * 1024
 """Largest file of a password or of keys."""
-_KEY = re.compile("[A-Za-z0-9+/]{43}=")
-"""32 bytes in base64, which may look like a path."""
+HIDDEN = "***"
 
 
-def may_be_secret(name: str) -> bool:
-    """Return whether the name of a file that does not exist may be the secret itself, given in its place by mistake."""
-    return (os.sep not in name and "." not in name) or _KEY.search(name) is not None
+def shown_name(path: str) -> str:
+    """Return the name of a file that does not exist, with `***` in place of all that is not an existing folder.
+
+    The value may be the secret itself, given in the file's place by mistake. The folders show where a wrong name
+    begins.
+    """
+    folder = os.path.dirname(path)
+    while folder and not os.path.isdir(folder):
+        above = os.path.dirname(folder)
+        folder = "" if above == folder else above
+    return os.path.join(folder, HIDDEN)
 
 
 def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_secret: bool = False) -> bytes:
@@ -34,7 +41,7 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_se
 
     Args:
         shown: the setting that names the file, for messages, such as `tlsKeyStore=/etc/key.pem`.
-        is_secret: the file has a secret. If it does not exist, a name that may be the secret itself is not shown.
+        is_secret: the file has a secret. If it does not exist, only the existing folders of its name are shown.
 
     Raises:
         ConfigurationError: it cannot be read, has more than `bytes_max` bytes, or every user of the host can change it.
@@ -45,9 +52,9 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_se
             content = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        if is_secret and path and may_be_secret(path) and not os.path.exists(path):
-            shown = _without_value(shown, path)
-            reason += ". Name a file; the value may be the secret itself, so it is not shown"
+        if is_secret and path and not os.path.exists(path):
+            shown = _hidden(shown, path)
+            reason += ". Name a file. The rest of the value may be the secret itself, so it is not shown"
         raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
         # Any user of the host could replace the key or the certificate.
@@ -57,10 +64,10 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_se
     return content
 
 
-def _without_value(shown: str, value: str) -> str:
-    """Return a setting without its value. What the value has in common with the setting's name stays."""
+def _hidden(shown: str, value: str) -> str:
+    """Return a setting with the shown form of its value. What the value has in common with the setting's name stays."""
     forms = "|".join(map(re.escape, (value, repr(value)[1:-1])))
-    return re.sub(rf"(?<=[\s='\"])(?:{forms})(?=[\s'\",]|$)", "***", shown)
+    return re.sub(rf"(?<=[\s='\"])(?:{forms})(?=[\s'\",]|$)", lambda _: shown_name(value), shown)
 
 
 def read_password(path: str, shown: str) -> bytes:

@@ -60,7 +60,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     found: Mapping[str, str] = {}
     try:
         arguments = argument_parser().parse_args(argv)
-        log_output.use_given(_settings(arguments))
+        log_output.use_given(dict(_settings(arguments)))
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         if arguments.instances is not None:
@@ -69,7 +69,7 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
             arguments.set += _of_instance(arguments, arguments.instance).items()
         elif arguments.instance is not None:
             raise ConfigurationError(f"--instance {arguments.instance} needs --instances, the number of all")
-        configuration = load(arguments.config, _settings(arguments))
+        configuration = load(arguments.config, _settings(arguments), log_output.use_given)
         found = configuration.from_environment
         log_output.use(configuration.log_level, configuration.log_format)
         recorder = _recorder()
@@ -171,7 +171,9 @@ def _of_instance(arguments: argparse.Namespace, number: int) -> dict[str, str]:
     from bookie_service.settings.instances import instance_settings
 
     values = {} if arguments.config is None else read(arguments.config)[0]
-    return instance_settings(values | dict(_settings(arguments)), number, arguments.instances)
+    values |= dict(_settings(arguments))
+    log_output.use_given(values)
+    return instance_settings(values, number, arguments.instances)
 
 
 def _restart(word: str) -> NoReturn:

@@ -147,6 +147,12 @@ def test_a_file_of_secrets_or_trust_that_every_user_can_change_is_refused(tmp_pa
         "a" * 5000,
         "q1gK5m0bQ8nC0nJm3yTR3Ne1/S2dXxS4mVxQ1b3fY6A=",
         "2026.1 q1gK5m0bQ8nC0nJm3yTR3Ne1/S2dXxS4mVxQ1b3fY6A=",
+        "tr0ub4dor.3",
+        "tr0ub4dor/3",
+        "/tr0ub4dor/3/",
+        "./tr0ub4dor",
+        "../../tr0ub4dor",
+        "//tr0ub4dor",
     ],
 )
 def test_secret_in_place_of_the_name_of_its_file_is_not_shown(secret: str) -> None:
@@ -162,6 +168,7 @@ def test_secret_in_place_of_the_name_of_its_file_is_not_shown(secret: str) -> No
             read()
         assert secret not in str(raised.value)
         assert repr(secret)[1:-1] not in str(raised.value)
+        assert "tr0ub4dor" not in str(raised.value)
         assert "***" in str(raised.value)
 
 
@@ -173,7 +180,13 @@ def test_secret_that_is_a_part_of_its_options_name_leaves_the_name_as_it_is(secr
         assert str(raised.value).startswith(f"{option}: the file cannot be read")
 
 
-def test_name_of_a_missing_file_is_shown_if_it_cannot_be_a_secret(tmp_path: Path) -> None:
-    for name in (str(tmp_path / "password"), "password.txt"):
-        with pytest.raises(ConfigurationError, match=f"passwordFile={name}: the file cannot be read: No such file"):
+def test_error_about_a_missing_file_shows_the_folders_that_exist(tmp_path: Path) -> None:
+    """An operator who mistyped a name sees where the mistake begins. A secret in place of a name is not shown."""
+    for name, shown in (
+        (f"{tmp_path}/pasword", f"{tmp_path}/***"),
+        (f"{tmp_path}/secretz/password", f"{tmp_path}/***"),
+        ("password.txt", "***"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
             read_password(name, f"passwordFile={name}")
+        assert str(raised.value).startswith(f"passwordFile={shown}: the file cannot be read: No such file")

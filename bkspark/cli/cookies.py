@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import Commands, add_command, bookie_id, client_zookeeper, cluster_uri
 from bkspark.cli.output import print_facts, print_json, print_result, print_table, progress
-from bkspark.errors import ConfigurationError, MetadataError
+from bkspark.errors import ConfigurationError, MetadataError, NodeExists
 
 if TYPE_CHECKING:
     from bkspark.metadata.bookies import BookieRegistry
@@ -128,7 +128,12 @@ def create(arguments: argparse.Namespace) -> int:
     cookie = _from_file(arguments)
 
     async def write(registry: BookieRegistry) -> None:
-        await registry.write_cookie(cookie, None)
+        try:
+            await registry.write_cookie(cookie, None)
+        except NodeExists:
+            raise MetadataError.answer(
+                f"bookie {arguments.bookie} has a cookie already: use `bkspark cookie update`"
+            ) from None
 
     _with_registry(arguments, write, "create the cookie of")
     _print_outcome(arguments, "created")

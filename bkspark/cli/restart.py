@@ -21,7 +21,7 @@ from bkspark.cli.changes import record_by
 from bkspark.cli.health import DEGRADED, cluster_facts
 from bkspark.cli.output import print_json, print_table, progress
 from bkspark.cli.plans import add_despite, check_known, harm, new_plan, plans_of, store_harmless, until_mode
-from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError
 from bkspark.one_line import one_line
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 _STDERR = 2
 """The file descriptor of the standard error output."""
+_AWAY = "metadata_unavailable"
 IGNORED = ("autorecovery_disabled", "no_auditor", "bookie_disk_full")
 """Reasons of a degraded cluster that a restart does not make worse."""
 
@@ -103,8 +104,13 @@ async def _restart(arguments: argparse.Namespace, done: list[dict[str, Any]]) ->
     async with Client(cluster_uri(arguments), net=net, zookeeper=zookeeper) as client:
         bookies = await _chosen(client, arguments)
         for number, bookie in enumerate(bookies, 1):
-            began = time.monotonic()
-            await restart_one(client, bookie, arguments, f"{number} of {len(bookies)}: bookie {bookie}")
+            began, what = time.monotonic(), f"{number} of {len(bookies)}: bookie {bookie}"
+            try:
+                await restart_one(client, bookie, arguments, what)
+            except MetadataError as error:
+                if not error.is_outage:
+                    raise
+                raise Unhealthy(f"{what}: {error}. Look whether it runs; its maintenance ends by itself") from None
             done.append({"bookie": bookie, "seconds": round(time.monotonic() - began, 1)})
 
 
@@ -236,7 +242,7 @@ async def _until_none(ask: Callable[[], Awaitable[list[Reason]]], seconds_max: f
     import asyncio
 
     deadline, said = time.monotonic() + seconds_max, ""
-    while found := await ask():
+    while found := await _asked(ask):
         text = _text(found)
         if time.monotonic() > deadline:
             raise Unhealthy(f"{what}: {text}")
@@ -246,24 +252,46 @@ async def _until_none(ask: Callable[[], Awaitable[list[Reason]]], seconds_max: f
         await asyncio.sleep(POLL_S)
 
 
+async def _asked(ask: Callable[[], Awaitable[list[Reason]]]) -> list[Reason]:
+    """Return the reasons. If the metadata store does not answer, this is the reason."""
+    from bkspark.core.health import Reason
+
+    try:
+        return await ask()
+    except MetadataError as error:
+        if not error.is_outage:
+            raise
+        return [Reason(_AWAY, str(error))]
+
+
 async def _until_back(client: Client, bookie: str, before: int | None, seconds_max: float, what: str) -> None:
     """Return when a bookie is registered by another session than before, and answers. Raises Unhealthy."""
     import asyncio
 
     from bkspark.cli.health import bookie_facts
+    from bkspark.core.health import Reason
 
     registry = (await client.context()).registry
-    deadline = time.monotonic() + seconds_max
-    while True:
+
+    async def not_yet() -> list[Reason]:
         session = await registry.session(bookie)
         if session not in (None, before) and (await bookie_facts(client, bookie, "readonly")).serves:
-            return
+            return []
+        if session is not None and session == before:
+            why = f"is registered as before after {seconds_max:g} s: it was not restarted, or hangs"
+        else:
+            why = f"did not come back within {seconds_max:g} s: look at its log; the others run"
+        return [Reason("not_back", why)]
+
+    deadline, is_said = time.monotonic() + seconds_max, False
+    while found := await _asked(not_yet):
+        is_away = found[0].code == _AWAY
         if time.monotonic() > deadline:
-            if session is not None and session == before:
-                raise Unhealthy(
-                    f"{what} is registered as before after {seconds_max:g} s: it was not restarted, or hangs"
-                )
-            raise Unhealthy(f"{what} did not come back within {seconds_max:g} s: look at its log; the others run")
+            why = "was restarted, and it is not known whether it is back: " if is_away else ""
+            raise Unhealthy(f"{what} {why}{found[0].text}")
+        if is_away and not is_said:
+            is_said = True
+            progress(f"waits: {_text(found)}")
         await asyncio.sleep(POLL_S)
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from bkspark.changed_files import ChangedFiles, Says
 from bkspark.errors import ConfigurationError
-from bkspark.secret_files import may_be_secret
+from bkspark.secret_files import shown_name
 from bkspark.security.principal import Principal
 from bkspark.security.roles import Role
 
@@ -116,10 +116,10 @@ class AccessFile:
                 text = file.read(FILE_BYTES_MAX + 1).decode("utf-8")
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or "it is not text"
-            if not os.path.exists(self._path) and _may_be_a_token(self._path):
+            if _may_be_a_token(self._path):
                 raise ConfigurationError(
-                    f"{self._key}=***: the file cannot be read: {why}. Name a file; the value may be a token, so it is "
-                    "not shown"
+                    f"{self._key}={shown_name(self._path)}: the file cannot be read: {why}. Name a file. The rest of "
+                    "the value may be a token, so it is not shown"
                 ) from None
             raise self._wrong(f"the file cannot be read: {why}") from None
         if len(text) > FILE_BYTES_MAX:
@@ -210,8 +210,8 @@ def _digest(secret: str) -> tuple[bytes, bool]:
 
 
 def _may_be_a_token(path: str) -> bool:
-    """Return whether the name of a file that does not exist may be a token, by mistake."""
-    return may_be_secret(path) and len(path) >= TOKEN_MIN
+    """Return whether no file has this name, so that it may be a token by mistake."""
+    return len(path) >= TOKEN_MIN and not os.path.exists(path)
 
 
 def check_token(token: str) -> None:
@@ -233,8 +233,6 @@ def read_token(path: str | Path, key: str) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         why = "it is not text" if isinstance(error, UnicodeDecodeError) else why
-        is_shown = os.path.exists(path) or not _may_be_a_token(str(path))
-        raise ConfigurationError(
-            f"{key}={path if is_shown else '***'}: the file must hold a token alone: {why}"
-        ) from None
+        shown = shown_name(str(path)) if _may_be_a_token(str(path)) else path
+        raise ConfigurationError(f"{key}={shown}: the file must hold a token alone: {why}") from None
     return token

@@ -30,6 +30,7 @@ STORE_BYTES_MAX = 16 * 1024 * 1024
 """Largest file of a store: a larger one cannot be a key or certificates."""
 _JKS = b"\xfe\xed\xfe\xed"
 _CERTIFICATES = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
@@ -55,7 +56,7 @@ def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
     if chain_path is None:
         raise ConfigurationError("tlsCertificatePath is missing: with PEM it names the file of the certificate chain")
     chain = read_file(chain_path, f"tlsCertificatePath={chain_path}", STORE_BYTES_MAX)
-    if not _CERTIFICATES.search(chain):
+    if not _certificates(chain, f"tlsCertificatePath={chain_path}"):
         raise ConfigurationError(f"tlsCertificatePath={chain_path}: the file has no PEM certificate")
     _check_validity(chain, chain_path)
     # Apache's bookies take the whole file as the password; an editor's last line break is left out here if need be.
@@ -77,7 +78,7 @@ def use_trusted_certificates(context: ssl.SSLContext, options: TlsOptions) -> No
     if kind is StoreType.PKCS12:
         password = _password(options.trust_store_password_path, "tlsTrustStorePasswordPath")
         _, content = _open_pkcs12(content, path, "tlsTrustStore", password.strip(), options.trust_store_password_path)
-    certificates = _CERTIFICATES.findall(content)
+    certificates = _certificates(content, f"tlsTrustStore={path}")
     if not certificates:
         raise ConfigurationError(f"tlsTrustStore={path}: the file has no certificate")
     try:
@@ -116,6 +117,20 @@ def files_of(options: TlsOptions) -> list[str]:
         options.trust_store_password_path,
     )
     return [name for name in named if name is not None]
+
+
+def _certificates(content: bytes, shown: str) -> list[bytes]:
+    """Return the PEM certificates in a file.
+
+    Raises:
+        ConfigurationError: it ends within a further certificate: it is still being written, or was cut.
+    """
+    found = list(_CERTIFICATES.finditer(content))
+    rest = content[found[-1].end() :] if found else b""
+    last_line = rest[rest.rfind(b"\n") + 1 :]
+    if _BEGIN in rest or (last_line and _BEGIN.startswith(last_line)):
+        raise ConfigurationError(f"{shown}: the file ends within a certificate")
+    return [each.group() for each in found]
 
 
 def _load_pair(

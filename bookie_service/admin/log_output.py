@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from bkspark.log_limit import DETAILS, LogLimiter, limited
 from bkspark.log_lines import TEXT, TextFormatter
@@ -25,6 +25,7 @@ from bkspark.version import VERSION
 from bookie_service.operation.audit import AUDIT_LOGGER
 from bookie_service.settings.arguments import fail
 from bookie_service.settings.configuration import LOG_FORMATS, Configuration, is_secret
+from bookie_service.settings.values import Values
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +102,9 @@ def use(level: str, form: str) -> None:
         handler.setFormatter(JsonFormatter(os.environ.get(INSTANCE_VARIABLE)) if is_json else TextFormatter(_text()))
 
 
-def use_given(given: Iterable[tuple[str, str]]) -> None:
-    """Log in the form that the given keys name, for what is wrong with the configuration."""
-    form = dict(given).get("logFormat", "").strip()
+def use_given(values: Mapping[str, str]) -> None:
+    """Log in the form that these keys name, for what is wrong with the configuration."""
+    form = Values(values).text("logFormat")
     if form in LOG_FORMATS:
         use("info", form)
 

@@ -83,8 +83,8 @@ def _main(argv: Sequence[str], signals: ShutdownSignals) -> int:
     limiter = log_output.log_to_stderr()
     try:
         arguments = argument_parser().parse_args(argv)
-        log_output.use_given(settings(arguments))
-        configuration = load(arguments.config, settings(arguments))
+        log_output.use_given(dict(settings(arguments)))
+        configuration = load(arguments.config, settings(arguments), log_output.use_given)
         log_output.use(configuration.log_level, configuration.log_format)
         command = _COMMANDS[arguments.command]
         try:

@@ -62,6 +62,7 @@ from bookie_service.storage.logs.log_appender import AppendOptions
 OPEN_FILES_MIN = 16
 SYNC_BYTES_MIN = 64 * 1024
 """A sync costs about as much as writing this many bytes."""
+OnRead = Callable[[Mapping[str, str]], None]
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 COMPACTED_SHARE_MAX = 0.99
@@ -173,14 +174,21 @@ class Configuration:
     from_environment: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
-def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuration:
+def load(
+    path: Path | None, settings: Iterable[tuple[str, str]], on_read: OnRead = lambda values: None
+) -> Configuration:
     """Return the configuration in a file, overridden by `settings`.
+
+    Args:
+        on_read: is called with the keys and values before they are checked.
 
     Raises:
         ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; one line.
     """
     values, notes = ({}, []) if path is None else read(path)
-    return configure(values | dict(settings), notes)
+    values |= dict(settings)
+    on_read(values)
+    return configure(values, notes)
 
 
 def configure(values: Mapping[str, str], notes: Sequence[str] = ()) -> Configuration:

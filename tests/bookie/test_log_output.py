@@ -142,6 +142,36 @@ def test_json_log_of_a_process_that_cannot_start_ends_with_an_object_too(
     assert ("bookiePort" if "bookiePort=none" in options else "no ZooKeeper answers") in lines[-1]["Body"]
 
 
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("bookie_service", []),
+        ("bookie_service", ["--instances", "2"]),
+        ("bookie_service", ["--instances", "2", "--instance", "1"]),
+        ("bookie_service.replication", ["autorecovery"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "${env:BOOKIE_LOG_FORM}", "${unset:-json}"])
+def test_log_format_of_the_file_holds_also_for_what_is_wrong_in_the_file(
+    program: str, options: list[str], form: str, tmp_path: Path
+) -> None:
+    """The last line was text: a wrong key elsewhere in the file was found before the format was used."""
+    file = tmp_path / "bk_server.conf"
+    file.write_text(f"bookiePort=none\nlogFormat={form}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", program, *options, "--config", str(file)],
+        env=os.environ | {"BOOKIE_LOG_FORM": "json"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines[-1]["Attributes"]["exit_code"] == 2
+    assert "bookiePort" in lines[-1]["Body"]
+
+
 @pytest.mark.cluster
 def test_sighup_reads_live_keys_again_and_ends_nothing(uri: str, tmp_path: Path) -> None:
     """Finding M2: SIGHUP killed a bookie without a flush."""

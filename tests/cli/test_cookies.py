@@ -66,7 +66,7 @@ def test_cookie_is_generated_created_replaced_and_deleted_with_its_bookie_only(
     for command in ("create", "update"):
         assert "is the cookie of bookie b:2, not a:1" in cookie(command, "a:1", other, code=2)
     cookie("create", "a:1", first)
-    assert "a:1" in cookie("create", "a:1", second, code=1)
+    assert "a:1 has a cookie already: use `bkspark cookie update`" in cookie("create", "a:1", second, code=1)
     assert json.loads(cookie("show", "a:1"))["ledger_directories"] == ["/l1"]
     cookie("update", "a:1", second)
     assert json.loads(cookie("show", "a:1"))["ledger_directories"] == ["/l2", "/l3"]

@@ -168,6 +168,27 @@ def test_a_bookie_with_a_lost_disk_is_decommissioned_and_starts_empty(bookies: l
 
 
 @pytest.mark.cluster
+def test_lost_bookie_of_three_starts_as_a_new_one_that_takes_its_copies(bookies: list[BookieChild]) -> None:
+    first, second, third = bookies
+    uri = first.uri
+    with second.running(), third.running():
+        with first.running():
+            ledger_id = written(uri)
+        command = [sys.executable, "-m", "bkspark.cli", "cluster", "decommission", first.id, "--uri", uri]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+        assert done.returncode == 1
+        assert "no spare writable bookie" in done.stderr
+        shutil.rmtree(first.directory)
+        new = BookieChild(first.directory, uri, bookieId="bookie1-new")
+        new.id = "bookie1-new"
+        with new.running():
+            assert bkspark("cluster", "decommission", first.id, "--uri", uri)["decommissioned"]
+            assert bkspark("cluster", "check", "--uri", uri)["ok"]
+            assert bkspark("cluster", "health", "--uri", uri)["healthy"]
+            assert list(read(uri, ledger_id)) == ENTRIES
+
+
+@pytest.mark.cluster
 def test_a_disk_that_can_be_read_is_copied_and_mounted_at_the_same_path(bookies: list[BookieChild]) -> None:
     first, second, third = bookies
     uri = first.uri

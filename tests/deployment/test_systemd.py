@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.cli.__main__ import build_parser
+from bookie_service.settings.configuration import load
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -50,6 +51,18 @@ def test_a_unit_runs_a_command_of_bkspark_that_notifies(path: Path) -> None:
     # A wrong configuration (exit code 2) does not become right by another start.
     assert service["RestartPreventExitStatus"] == "2"
     assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+
+
+def test_bookie_and_autorecovery_of_one_host_serve_http_at_different_ports() -> None:
+    """Both units read one file. The second one to start ended with exit code 2, after which it is not started again."""
+    used: list[int] = []
+    for path in UNITS:
+        arguments = build_parser().parse_args(shlex.split(unit(path)["Service"]["ExecStart"])[1:])
+        http = load(FOLDER / "bookie.conf", arguments.set).http
+        assert http.serves_api
+        assert http.has_metrics_port
+        used += [http.port, http.metrics_port]
+    assert sorted(used) == [7999, 8000, 8079, 8080]
 
 
 def test_a_bookie_has_time_to_replay_and_to_flush() -> None:

@@ -21,6 +21,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.version import VERSION
 from tests.cli.console import Console
 from tests.cluster import GuestCluster
+from tests.metadata.severed import SeverableLink
 from tests.metadata.stored_nodes import store
 from tests.polling import wait_until
 from tests.replication.repairing import autorecovery, command
@@ -83,6 +84,42 @@ def test_copies_of_a_bookie_in_maintenance_are_not_replaced_until_it_ends(
         assert console.json("cluster", "maintenance", bookie.id, "--end", *at)["ended"] is True
         assert states(console, uri)[bookie.id] == "available"
         assert console.json("cluster", "plans", *at) == {"plans": []}
+
+
+def test_rolling_restart_goes_on_after_an_outage_of_the_metadata_store(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """It ended with an error about a node, while a bookie was stopped, although its steps have minutes of time."""
+
+    async def restart(cluster: GuestCluster) -> tuple[int | None, str]:
+        host, port = zookeeper.connect_string.split(":")
+        bookie = cluster.bookies[0]
+        root = MetadataUri.parse(cluster.uri).root
+        before, log, stops = bookie.pid, bookie.dir / "bookie.log", "the bookie stops: it restarts"
+        async with SeverableLink(host, int(port)) as link:
+            keys = tmp_path / "client.conf"
+            keys.write_text("zkTimeout=4000\n")
+            running = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "bkspark.cli", "cluster", "restart", bookie.id, "--despite", "too_few_bookies"),
+                *("--uri", f"zk://127.0.0.1:{link.port}{root}", "--client-config", str(keys)),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            assert running.stdout is not None
+            said = ""
+            while line := (await running.stdout.readline()).decode():
+                said += line
+                if line.rstrip().endswith(": restarts"):
+                    await asyncio.to_thread(wait_until, lambda: stops in log.read_text(), "the bookie to stop")
+                    link.cut()
+                if "waits: metadata_unavailable" in line:
+                    link.restore()
+            assert bookie.pid == before, "it restarts in place"
+            return await running.wait(), said
+
+    with GuestCluster(zookeeper, tmp_path / "cluster", bookies=2) as cluster:
+        code, said = asyncio.run(asyncio.wait_for(restart(cluster), 240))
+    assert (code, said.splitlines()[-1]) == (0, "1 bookies were restarted"), said
 
 
 def _listed(console: Console, uri: str) -> list[dict[str, object]]:

@@ -248,6 +248,45 @@ def test_requests_during_an_outage_of_zookeeper(tmp_path: Path) -> None:
                 os.kill(server.pid, signal.SIGCONT)
 
 
+def test_requests_are_answered_rightly_again_as_soon_as_zookeeper_answers(tmp_path: Path) -> None:
+    """While it is silent, no first contact is granted or refused for good, and no add to a known ledger is lost."""
+    rules = tmp_path / "rules"
+    rules.write_text("anonymous write,fence,read metadata:team=mine\n")
+    with ZooKeeperProcess(tmp_path / "zookeeper", port=free_ports(1)[0]) as server:
+        uri = new_cluster(server.connect_string, "silent")
+        bookie = BookieChild(tmp_path / "bookie", uri, authorizationRulesFile=str(rules), zkTimeout="60000")
+        with bookie.running(), Client(uri) as client, bookie.connect() as peer:
+            known, mine, theirs = (new_ledger(client, team) for team in ("mine", "mine", "theirs"))
+            absent = theirs + 1000
+            assert peer.add(known, 0, [b"x"], key=KEY) == [Status.EOK]
+            os.kill(server.pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(server.pid), "ZooKeeper to stop")
+            try:
+                for ledger_id in (mine, theirs, absent):
+                    with bookie.connect() as other:
+                        assert other.add(ledger_id, 0, [b"x"], key=KEY) == [Status.EIO]
+                    assert peer.add(known, ledger_id, [b"x"], key=KEY) == [Status.EOK]
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            wait_until(lambda: "the metadata store answers again" in bookie.log_text(), "ZooKeeper to answer")
+            for ledger_id, status in ((mine, Status.EOK), (theirs, Status.EUA), (absent, Status.EUA)):
+                with bookie.connect() as other:
+                    assert other.add(ledger_id, 1, [b"x"], key=KEY) == [status]
+                    assert other.read(ledger_id, 0).status == (Status.ENOENTRY if status == Status.EOK else status)
+                assert peer.read(known, ledger_id).status == Status.EOK
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether all threads of a process are stopped. They go on for a moment after the signal."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
+def new_ledger(client: Client, team: str) -> int:
+    """Create a ledger of a team, and leave it open without an entry."""
+    return client.create(ensemble=1, write_quorum=1, ack_quorum=1, metadata={"team": team}).ledger_id
+
+
 def write_one(client: Client) -> int:
     with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
         writer.append(b"one")

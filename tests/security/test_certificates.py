@@ -383,6 +383,34 @@ def test_broken_or_absent_file_leaves_the_old_certificate_in_use(
     assert shown_by(context.current(), authority) == der(renewed)
 
 
+@pytest.mark.parametrize("changed", ["chain", "trust store"])
+def test_file_of_two_certificates_that_is_written_half_is_not_used(
+    authority: Authority, tmp_path: Path, changed: str
+) -> None:
+    """Its first certificate was used alone: clients of the second authority were refused, and so was a bookie whose
+    chain lacked the certificate between."""
+    between = Authority(tmp_path, "between", authority)
+    key, chain = between.issue("bookie").pem_with(between.certificate)
+    both = tmp_path / "both"
+    both.write_bytes(Path(authority.pem).read_bytes() + Path(Authority(tmp_path, "second").pem).read_bytes())
+    path = Path(chain) if changed == "chain" else both
+    whole = path.read_bytes()
+    first = whole.index(b"-----END CERTIFICATE-----") + len(b"-----END CERTIFICATE-----\n")
+    clock = Clock()
+    options = TlsOptions(
+        key_store=key, certificate_path=chain, trust_store=str(both), client_authentication=True, refresh_s=1.0
+    )
+    context = TlsContext(options, is_server=True, clock=clock)
+    before = context.current()
+    for size in range(first + 1, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        clock.now += 1.0
+        assert context.current() is before, whole[first:size]
+    path.write_bytes(whole)
+    clock.now += 1.0
+    assert context.current() is not before
+
+
 def test_refresh_time_of_zero_never_looks_again(authority: Authority, leaf: Leaf) -> None:
     clock = Clock()
     context = TlsContext(of_bookie(leaf, refresh_s=0.0), is_server=True, clock=clock)

@@ -7,11 +7,14 @@ write there can make two ledgers share an id, or end all repairs.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+from bkspark.cli.__main__ import main
+from bkspark.cli.zookeeper_process import HOST
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.errors import MetadataAccessDenied, NodeExists, NoSuchNode
 from bkspark.log.attempts import AttemptStore
@@ -249,6 +252,48 @@ def test_further_lists_let_readers_read(server: ClosedZooKeeper) -> None:
                 await tree.close()
 
     asyncio.run(asyncio.wait_for(test(), SECONDS))
+
+
+@pytest.mark.parametrize("manager", ["hierarchical", "longhierarchical", "flat"])
+def test_ids_are_skipped_in_a_closed_cluster_for_its_own_clients_alone(
+    server: ClosedZooKeeper, manager: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a restore the counters of ids belong to the cluster's user: others neither change them nor make an id."""
+    root = f"/skipped-{manager}/ledgers"
+    above = (1 << 31) - 2 if manager != "flat" else 70
+    uri = f"zk+{manager}://{HOST}:{server.port}{root}"
+
+    async def begin() -> None:
+        owner = await server.session(server.login())
+        await BookieRegistry(owner, MetadataUri.parse(uri)).initialize_cluster()
+        await owner.close()
+
+    async def check() -> None:
+        owner, other = await server.session(server.login()), await server.session(server.login())
+        strangers = [await server.session(server.login("stranger")), await server.session()]
+        try:
+            nodes = await nodes_of(owner, f"/skipped-{manager}")
+            assert manager == "flat" or f"{root}/{paths.LONG_ID_GENERATOR}/HOB-0000000001" in nodes
+            assert {(await owner.acl(path))[0] for path in nodes} == {OWN}
+            # The command's session has ended; another one of the same user creates ledgers.
+            ledger_id, _ = await LedgerStore(other, MetadataUri.parse(uri)).create(ledger_on(BOOKIE))
+            assert ledger_id > above
+            for stranger in strangers:
+                for path in nodes:
+                    await refused_attempts(stranger, path)
+                with pytest.raises(MetadataAccessDenied):
+                    await LedgerStore(stranger, MetadataUri.parse(uri)).skip_ids(above + 5)
+        finally:
+            for tree in (owner, other, *strangers):
+                await tree.close()
+
+    asyncio.run(asyncio.wait_for(begin(), SECONDS))
+    keys = server.directory / f"{manager}.conf"
+    keys.write_text("".join(f"{key}={value}\n" for key, value in server.login().items()))
+    command = ["cluster", "skip-ids", "--uri", uri, "--client-config", str(keys), "--above", str(above), "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["new_ids_above"] >= above
+    asyncio.run(asyncio.wait_for(check(), SECONDS))
 
 
 def test_election_without_the_right_fails_and_does_not_wait(server: ClosedZooKeeper) -> None:
