@@ -55,6 +55,8 @@ def read_file(path: str, shown: str, bytes_max: int = SECRET_BYTES_MAX, *, is_se
         if is_secret and path and not os.path.exists(path):
             shown = _hidden(shown, path)
             reason += ". Name a file. The rest of the value may be the secret itself, so it is not shown"
+        else:
+            reason += ". Name a file that this process can read"
         raise ConfigurationError(f"{shown}: the file cannot be read: {reason}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
         # Any user of the host could replace the key or the certificate.

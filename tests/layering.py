@@ -161,6 +161,7 @@ PURE = (
     "bkspark.spark.formats.arrow_types",
     "bkspark.spark.formats.compression",
     "bkspark.spark.formats.decimal_casts",
+    "bkspark.spark.formats.nested",
     "bkspark.spark.formats.spark_json_types",
     "bkspark.spark.offsets",
     "bkspark.spark.option",

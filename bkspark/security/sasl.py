@@ -236,7 +236,9 @@ def sections_of(path: str) -> Mapping[str, tuple[jaas.LoginModule, ...]]:
                 )
             return jaas.parse(file.read(jaas.FILE_CHARS_MAX + 1), _java_properties())
     except OSError as error:
-        raise ConfigurationError(f"the JAAS file {path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(
+            f"the JAAS file {path} cannot be read: {error.strerror}. Name a file that this process can read"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"the JAAS file {path} is not UTF-8") from None
     except jaas.JaasError as error:

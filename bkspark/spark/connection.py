@@ -33,11 +33,12 @@ def connect(options: SourceOptions) -> Client:
     """Return this process's client for `options.uri` with the options' digest, password, encryption keys and TLS.
 
     Raises:
-        ConfigurationError: a TLS file cannot be used.
+        ConfigurationError: a file that an option names cannot be used.
         MetadataError: the metadata store cannot be reached; the message has its address.
     """
     settings = options.client or ClientSettings()
     password, encryption = options.password, options.encryption
+    encryption.check_keys()  # also where no ledger is encrypted: the user relies on the file
     key = (os.getpid(), options.uri, options.digest, password, encryption, settings)
     with _lock:
         client = _clients.get(key)

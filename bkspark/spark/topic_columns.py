@@ -34,6 +34,7 @@ from bkspark.pulsar.messages import Messages
 from bkspark.pulsar.schemas import RAW, Schema
 from bkspark.pulsar.slices import text_array
 from bkspark.spark.formats import decimal_casts
+from bkspark.spark.formats.nested import without_hidden
 
 VALUE = "value"
 _TIME = pa.timestamp("us", "UTC")
@@ -173,6 +174,15 @@ def converted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray
     """
     try:
         return of_type(column, kind), np.zeros(len(column), bool), ""
+    except pa.ArrowInvalid:
+        return _converted_in_parts(column, kind)
+
+
+def _converted_in_parts(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray, str]:
+    """As `converted`, for a column that cannot be converted as it is."""
+    column = without_hidden(column)  # Arrow converts these, too
+    try:
+        return of_type(column, kind), np.zeros(len(column), bool), ""
     except pa.ArrowInvalid as error:
         if column.null_count == len(column):
             raise  # a null has every type that values of this one can have
@@ -180,7 +190,7 @@ def converted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray
             return pa.nulls(1, kind), np.ones(1, bool), str(error)
     middle = len(column) // 2
     (first, is_first_wrong, reason), (second, is_second_wrong, other) = (
-        converted(half, kind) for half in (column[:middle], column[middle:])
+        _converted_in_parts(half, kind) for half in (column[:middle], column[middle:])
     )
     return pa.concat_arrays([first, second]), np.concatenate([is_first_wrong, is_second_wrong]), reason or other
 

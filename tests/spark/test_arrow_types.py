@@ -78,6 +78,60 @@ def test_times_end_at_the_microsecond_wherever_they_are(kind: pa.DataType, value
     assert found.null_count == 1
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.duration("ns")])
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda kind: (kind, lambda value: value),
+        lambda kind: (pa.list_(kind), lambda value: [None, value]),
+        lambda kind: (pa.large_list(kind), lambda value: [value, value]),
+        lambda kind: (pa.list_(kind, 2), lambda value: [value, value]),
+        lambda kind: (pa.map_(pa.string(), kind), lambda value: [("k", value), ("n", None)]),
+        lambda kind: (pa.struct({"a": pa.list_(kind), "b": pa.string()}), lambda value: {"a": [value], "b": "x"}),
+    ],
+    ids=["flat", "list", "large list", "list of two", "map", "struct"],
+)
+def test_times_are_rounded_down_also_before_1970(kind: pa.DataType, within: Any) -> None:
+    """Spark rounds down: 1969-12-31T23:59:59.9999999 is its .999999, not the next second."""
+    outer, of_value = within(kind)
+    nanoseconds = (-(2**63), -1001, -1000, -1, 999, 2**63 - 1)
+    _, found = read(pa.array([*(of_value(value) for value in nanoseconds), None], outer))
+    wanted = pa.array([*(of_value(value // 1000) for value in nanoseconds), None], in_microseconds(outer))
+    assert found.equals(wanted.cast(found.type))
+
+
+def test_times_of_a_dictionary_are_rounded_down() -> None:
+    _, found = read(pa.array([-1, 5, -1, None], pa.timestamp("ns")).dictionary_encode())
+    assert found.cast(pa.int64()).to_pylist() == [-1, 0, -1, None]
+
+
+TOO_LARGE = pa.array([2**40, 2**40, 1, 2])
+FIRST_IS_NULL = pa.array([True, False])
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        (pa.StructArray.from_arrays([TOO_LARGE[1:3]], ["a"], mask=FIRST_IS_NULL), pa.struct({"a": pa.int32()})),
+        (
+            pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), TOO_LARGE, mask=FIRST_IS_NULL),
+            pa.list_(pa.int32()),
+        ),
+        (pa.FixedSizeListArray.from_arrays(TOO_LARGE, 2, mask=FIRST_IS_NULL), pa.list_(pa.int32())),
+        (
+            pa.array([[{"a": [5]}], [{"a": None}, None]]).cast(pa.list_(pa.struct({"a": pa.list_(pa.uint64())}))),
+            pa.list_(pa.struct({"a": pa.list_(pa.decimal128(4, 1))})),
+        ),
+    ],
+    ids=["struct", "list", "list of two", "nested"],
+)
+def test_a_value_below_a_null_does_not_make_an_entry_malformed(column: pa.Array, wanted: pa.DataType) -> None:
+    """No row has it, and it may be anything."""
+    decoder = decoder_of("arrow", pa.schema({"c": wanted}), MalformedMode.FAILFAST)
+    (rows,) = decoder.decode(EntryBatch.of([entry(column)]))
+    assert rows.columns[0].to_pylist() == column.to_pylist()
+
+
 def test_days_in_milliseconds_are_dates() -> None:
     name, column = read(pa.array([86_400_000, None], pa.date64()))
     assert name == "date"

@@ -101,6 +101,52 @@ def test_text_without_room_for_its_digits_does_not_fit_a_decimal(
     assert is_wrong.tolist() == [first is None, True, False]
 
 
+def digits_that_wrap(exponent: int) -> str:
+    """Return 56 digits that, multiplied by a power of ten, are 7 * 2**exponent in 256 bits."""
+    modulus = 2 ** (256 - exponent)
+    return f"{7 * pow(5**exponent, -1, modulus) % modulus}e{exponent}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        digits_that_wrap(70),
+        "-" + digits_that_wrap(70),
+        str(2**256 + 5),
+        f"{2**256 + 500}00e-2",
+        f"00{2**256 + 5}.",
+        "1e76",
+        "1e" + "0" * 5000 + "1",
+        "1" * 5000,
+    ],
+    ids=lambda text: f"{text[:6]} of {len(text)}",
+)
+@pytest.mark.parametrize(
+    ("within", "outer"),
+    [
+        (lambda text: text, lambda kind: kind),
+        (lambda text: [text, None], pa.list_),
+        (lambda text: [("k", text)], lambda kind: pa.map_(pa.string(), kind)),
+        (lambda text: {"a": [text]}, lambda kind: pa.struct({"a": pa.list_(kind)})),
+    ],
+    ids=["flat", "list", "map", "struct"],
+)
+def test_text_with_more_digits_than_arrow_has_bits_for_does_not_fit(
+    within: Callable[[str], object], outer: Callable[[pa.DataType], pa.DataType], text: str
+) -> None:
+    """Arrow returned 8264141345021879123968 for the first, and 5 for the third."""
+    column = pa.array([within("1.50"), within(text), None], outer(pa.string()))
+    found, is_wrong, _ = converted_of_topic(column, outer(pa.decimal128(38, 2)))
+    assert found.to_pylist() == [within(Decimal("1.50")), None, None]
+    assert is_wrong.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("text", ["0" * 90 + "1e2", "." + "0" * 80 + "1e83", "0e70", "+1e2", "1.5e-1", "1e+2"])
+def test_text_with_an_exponent_is_the_number_that_it_names(text: str) -> None:
+    found, is_wrong, _ = converted_of_topic(pa.array([text]), pa.decimal128(38, 2))
+    assert (found.to_pylist(), is_wrong.tolist()) == ([Decimal(text)], [False])
+
+
 @pytest.mark.parametrize("make", [lambda text: pa.array([{"a": text}]), lambda text: pa.array([[text]])])
 def test_text_within_another_type_is_the_number_or_does_not_fit(make: Callable[[str], pa.Array]) -> None:
     wanted = pa.decimal128(38, 30)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from bkspark import client as aio
 from bkspark.blocking import Client, EncryptionOptions, run
-from bkspark.errors import DecryptionFailed
+from bkspark.errors import ConfigurationError, DecryptionFailed
+from bkspark.spark.source import BookKeeperDataSource
 from bkspark.wire.encrypted_entries import RECORD_KEY
 from tests.spark.spark_key_files import key_file
 
@@ -157,6 +160,39 @@ def test_a_wrong_or_missing_key_is_one_error_of_the_driver(
         assert "failed 2 times" not in str(caught.value)
     with pytest.raises(Exception, match="option 'encryptionKeyFile' /no/such: the file cannot be read"):
         table.write(spark.range(1), encryptionKeyFile="/no/such")
+
+
+@pytest.mark.parametrize("content", [None, b"not a key"], ids=["no file", "no keys"])
+def test_a_key_file_that_cannot_be_used_is_refused_also_where_nothing_is_encrypted(
+    cluster: Cluster, client: Client, tmp_path: Path, content: bytes | None
+) -> None:
+    """The user relies on the file: a job that only seems to have its keys fails at the first encrypted ledger."""
+    log = client.log(f"clear-{uuid.uuid4().hex[:12]}")
+    log.create()
+    with log.open_for_writing() as writer:
+        writer.append(b'{"a": 1}')
+    ledger = str(log.show()["ledgers"][0]["ledger"])
+    path = tmp_path / "keys"
+    reason = r"the file cannot be read: No such file or directory\. Name a file that this process can read"
+    if content is not None:
+        path.write_bytes(content)
+        reason = "line 1"
+    columns = StructType().add("a", "integer")
+
+    def source(**selection: str) -> BookKeeperDataSource:
+        given = {"payloadFormat": "json", "encryptionKeyFile": str(path), **selection}
+        return BookKeeperDataSource({"uri": cluster.uri, **given})
+
+    for act in (
+        lambda: source(log=log.name).schema(),
+        lambda: source(log=log.name).reader(columns).partitions(),
+        lambda: source(ledgers=ledger).reader(columns).partitions(),
+        lambda: source(log=log.name, startingOffsets="earliest").streamReader(columns).initialOffset(),
+        lambda: source(log=log.name).writer(columns, False),
+        lambda: source(log=log.name).streamWriter(columns, False),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"option 'encryptionKeyFile' {path}: {reason}"):
+            act()
 
 
 def test_an_altered_entry_fails_the_read_whatever_malformed_rows_do(

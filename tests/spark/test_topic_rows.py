@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from collections.abc import Iterable, Iterator
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
 from bkspark.entries import EntryBatch
+from bkspark.errors import MalformedPayload
 from bkspark.pulsar.pulsar_formats_pb2 import MessageIdData, MessageMetadata
 from bkspark.pulsar.schemas import Schema
 from bkspark.spark.formats import decoding
@@ -107,3 +109,43 @@ def test_few_entries_beside_many_malformed_ones_are_as_they_are_without_them() -
     columns = topic_schema(None, include_metadata=True)
     found = rows_of(columns, TopicFacts(), stored, mode="DROPMALFORMED", encrypted="raw")
     assert values(found) == [b"1", b"2", b"34", b"sealed"]
+
+
+TYPES_OF_ITEMS = {
+    "list": ({"type": "array", "items": "long"}, ArrayType(IntegerType()), lambda number: [number, 1]),
+    "map": ({"type": "map", "values": "long"}, MapType(StringType(), IntegerType()), lambda number: {"k": number}),
+    "struct": (
+        {"type": "record", "name": "S", "fields": [{"name": "l", "type": {"type": "array", "items": "long"}}]},
+        StructType().add("l", ArrayType(IntegerType())),
+        lambda number: {"l": [number]},
+    ),
+    "text": ({"type": "array", "items": "string"}, ArrayType(DecimalType(10, 2)), lambda number: [f"{number}.5"]),
+}
+
+
+@pytest.mark.parametrize("name", TYPES_OF_ITEMS)
+def test_value_within_a_column_that_does_not_fit_makes_its_own_message_malformed(name: str) -> None:
+    """Messages of the same entry and of others keep their values, and those without a value their null."""
+    avro, wanted, of_number = TYPES_OF_ITEMS[name]
+    fields = [{"name": "n", "type": ["null", avro]}, {"name": "id", "type": "int"}]
+    schema = Schema(0, "JSON", json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+    numbers = [1, 2, 10**12, None, 4, 10**13, 6, None]
+    bodies = [
+        Message(json.dumps({"n": None if number is None else of_number(number), "id": place}).encode())
+        for place, number in enumerate(numbers)
+    ]
+    version = struct.pack(">q", 0)
+    columns = StructType().add("id", "integer").add("n", wanted)
+    stored = EntryBatch.of(
+        [batch(bodies[:5], schema_version=version), *(single(each, schema_version=version) for each in bodies[5:])], 1
+    )
+
+    def read(mode: str) -> list[tuple[object, object]]:
+        found = rows_of(columns, TopicFacts(schemas={0: schema}), stored, mode=mode)
+        return [(row["id"], row["n"] is not None) for row in found]
+
+    good = [(place, number is not None) for place, number in enumerate(numbers) if number is None or number < 10**9]
+    assert read("DROPMALFORMED") == good
+    assert read("PERMISSIVE") == [good[0], good[1], (None, False), *good[2:4], (None, False), *good[4:]]
+    with pytest.raises(MalformedPayload, match=r"message 1:0:-1:2: malformed: its 'n' is "):
+        read("FAILFAST")

@@ -26,7 +26,7 @@ from bkspark.spark.formats.arrow_limits import (
     check_nulls_added,
     check_rows,
 )
-from bkspark.spark.formats.arrow_types import in_microseconds, is_finer_than_spark
+from bkspark.spark.formats.arrow_types import in_plain_lists, is_finer_than_spark, rounded_to_microseconds
 from bkspark.spark.formats.compression import NONE, UNCOMPRESSED, Compression
 from bkspark.spark.formats.decimal_casts import converted_each
 from bkspark.spark.formats.decoding import (
@@ -37,6 +37,7 @@ from bkspark.spark.formats.decoding import (
     check_nulls,
 )
 from bkspark.spark.formats.encoding import Encoder, check_text
+from bkspark.spark.formats.nested import without_hidden
 
 _JOIN_BYTES = 512 * 1024
 _END_MARK_BYTES = 8
@@ -200,11 +201,27 @@ def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     stored = column.type
     if is_finer_than_spark(column.type):
         # pandas has nanoseconds; Spark's times end at the microsecond.
-        column = column.cast(in_microseconds(column.type), safe=False)
+        column = pa.chunked_array([rounded_to_microseconds(chunk) for chunk in _chunks(column)])
     try:
-        return converted_each(column, field.type)
+        return _as_it_is_or_without_hidden(column, field.type)
     except pa.ArrowException as error:
         raise ValueError(f"column '{field.name}' is {stored}, and {field.type} is expected ({error})") from None
+
+
+def _as_it_is_or_without_hidden(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in another type. Raises as `converted_each`, but not for values that no row has."""
+    try:
+        return converted_each(column, kind)
+    except pa.ArrowInvalid:
+        if not column.type.num_fields:
+            raise
+        shown = [without_hidden(in_plain_lists(chunk)) for chunk in _chunks(column)]
+        return converted_each(pa.chunked_array(shown), kind)
+
+
+def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
+    """Return the chunks of a column, at least one."""
+    return column.chunks or [pa.array([], column.type)]
 
 
 def _remedy(found: pa.DataType, wanted: pa.DataType) -> str:

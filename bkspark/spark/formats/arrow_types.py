@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
+
+from bkspark.spark.formats.nested import mapped
 
 _INSTEAD = {
     pa.uint8(): pa.int16(),
@@ -48,6 +51,26 @@ def in_microseconds(kind: pa.DataType) -> pa.DataType:
         return pa.duration("us") if kinds.is_duration(part) else part
 
     return _with_parts(kind, coarser)
+
+
+def rounded_to_microseconds(column: pa.Array) -> pa.Array:
+    """Return a column with microseconds in place of nanoseconds, rounded down as Spark rounds. Arrow rounds toward
+    zero."""
+    return mapped(in_plain_lists(column), _rounded)
+
+
+def in_plain_lists(column: pa.Array) -> pa.Array:
+    """Return a column with lists of the kind that Spark has, and values in place of dictionaries."""
+    kind = _with_parts(column.type, lambda part: part)
+    return column if column.type == kind else column.cast(kind)
+
+
+def _rounded(column: pa.Array) -> pa.Array:
+    kind = in_microseconds(column.type)
+    if kind == column.type:
+        return column
+    nanoseconds = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return pa.array(nanoseconds // 1000, pa.int64(), mask=np.asarray(column.is_null())).cast(kind)
 
 
 def _with_parts(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:

@@ -6,8 +6,10 @@ digits before the point as the wanted type has: Arrow checks that each value has
 
 Arrow multiplies the number in a text, too. Therefore texts first become decimals of 256 bits with the wanted scale.
 Arrow refuses a product that is smaller than the number, so a product with at most 38 digits belongs to a number with at
-most 38 digits, and no such product is too large for 256 bits. Arrow does not check the multiplication by an exponent in
-the text: a text of 56 chosen digits and an exponent can become another number. By chance that does not happen.
+most 38 digits, and no such product is too large for 256 bits. Arrow does not check whether the digits of the text
+themselves, multiplied by an exponent, need more than 256 bits: 2**256 + 5 became 5. Therefore texts of more than 76
+digits, with the zeros that an exponent adds, are refused before. None of them fits a decimal of 38 digits, except with
+zeros after the point.
 
 Arrow refuses all whole numbers for a decimal that cannot hold every number of their type. `converted_each` makes them
 decimals first, of which each is checked.
@@ -15,12 +17,16 @@ decimals first, of which each is checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
+
+from bkspark.spark.formats.nested import parts_of
 
 _WHOLE = pa.decimal128(20, 0)
 """Holds all whole numbers of Arrow."""
@@ -28,6 +34,11 @@ _WIDTH_OF_MOST = 128
 """Bits of Spark's decimals, and of most others."""
 _PRECISION_MAX = 76
 """Digits of decimals of 256 bits."""
+_NUMBER = re.compile(r"[+-]?(?P<whole>\d*)\.?(?P<places>\d*)(?:[eE](?P<exponent>[+-]?\d+))?", re.ASCII)
+_EXPONENT_CHARACTERS_MAX = 9
+"""Characters of the longest exponent that Python may turn into a number; longer ones are refused."""
+_SHOWN_MAX = 50
+"""Characters of a text that a message shows, at most."""
 _TYPES_MAX = 1024
 """Types of which is remembered whether a decimal is in them."""
 
@@ -55,6 +66,8 @@ def _in_steps(column: A, kind: pa.DataType, leaves: Sequence[_Leaf]) -> A:
     for leaf in leaves if _has_decimal(kind) else ():
         between = _between(column.type, kind, leaf)
         if between != column.type:
+            for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+                _check_digits(chunk, between)
             column = column.cast(between)
     return column if column.type == kind else column.cast(kind)
 
@@ -69,6 +82,36 @@ def _of_whole(found: pa.DataType, _: pa.Decimal128Type) -> pa.DataType:
 
 def _is_text(kind: pa.DataType) -> bool:
     return kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+
+
+def _check_digits(column: pa.Array, wanted: pa.DataType) -> None:
+    """Raise pa.ArrowInvalid if a text that becomes a decimal has more digits than a decimal of 256 bits."""
+    if column.type == wanted or not len(column):
+        return
+    if column.type.num_fields:
+        inner = [wanted.field(i) for i in range(wanted.num_fields)] if kinds.is_struct(wanted) else _inner(wanted)
+        for part, field in zip(parts_of(column), inner):
+            _check_digits(part, field.type)
+    elif _is_text(column.type):
+        texts = column.cast(pa.large_string())
+        is_long = pc.greater(pc.utf8_length(texts), _PRECISION_MAX)
+        for text in texts.filter(pc.or_(is_long, pc.match_substring_regex(texts, "[eE]"))).to_pylist():
+            if (match := _NUMBER.fullmatch(text)) is not None and _has_too_many_digits(match):
+                shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+                raise pa.ArrowInvalid(f"'{shown}' has more than {_PRECISION_MAX} digits")
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.key_field, kind.item_field] if kinds.is_map(kind) else [kind.value_field]
+
+
+def _has_too_many_digits(number: re.Match[str]) -> bool:
+    digits = (number["whole"] + number["places"]).lstrip("0")
+    exponent = number["exponent"] or "0"
+    if len(exponent) > _EXPONENT_CHARACTERS_MAX:
+        return True
+    zeros = max(0, int(exponent) - len(number["places"])) if digits else 0
+    return len(digits) + zeros > _PRECISION_MAX
 
 
 def _wide(found: pa.DataType, wanted: pa.Decimal128Type) -> pa.DataType:

@@ -19,6 +19,7 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.formats.nested import parts_of
 
 CORRUPT_RECORD = "_corrupt_record"
 BEYOND_MAX = 100
@@ -175,15 +176,7 @@ def _check_inside(array: pa.Array, kind: pa.DataType, name: str) -> None:
     # Spark trusts a NOT NULL type: it would read the bytes under a null as a value.
     if not _forbids_null_inside(kind):
         return
-    array = array.drop_null()
-    if kinds.is_struct(kind):
-        inner = [array.field(i) for i in range(kind.num_fields)]
-    elif kinds.is_map(kind):
-        first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        inner = [array.keys.slice(first, end - first), array.items.slice(first, end - first)]
-    else:
-        inner = [array.flatten()]
-    for field, found in zip(_inner_fields(kind), inner):
+    for field, found in zip(_inner_fields(kind), parts_of(array)):
         if not field.nullable and found.null_count:
             raise ValueError(f"column '{name}' has a null in its '{field.name}', which is NOT NULL")
         _check_inside(found, field.type, name)
