@@ -24,6 +24,8 @@ _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
 EQUAL_FRAMES_MAX = 8192
 """Frames of equal size that are processed at once at most; that takes a few milliseconds."""
+_FEW = 4
+"""Up to this many frames are looked at one by one, because arrays of a few elements cost more."""
 _RUN_PROBE_MIN = 4
 """The loop steps this many times before a strided comparison is tried, which costs about as much."""
 
@@ -118,8 +120,11 @@ def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int
 def count_leading(octets: np.ndarray, table: FrameTable, first_byte: int) -> int:
     """Return how many frames precede the first one that does not begin with this byte; an empty frame does not."""
     count = len(table.starts)
-    if not count:
-        return 0
+    if count <= _FEW:
+        for row, (start, end) in enumerate(zip(table.starts.tolist(), table.ends.tolist())):
+            if start == end or octets.item(start) != first_byte:
+                return row
+        return count
     begins = (octets[np.minimum(table.starts, len(octets) - 1)] == first_byte) & (table.ends > table.starts)
     return count if begins.all() else int(np.argmin(begins))
 

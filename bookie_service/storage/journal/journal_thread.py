@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
@@ -81,8 +81,7 @@ class JournalEvents:
     post: Callable[..., None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Submission:
+class _Submission(NamedTuple):
     """Records, or a request: to make all before it durable, to report the end, or to write a durability marker."""
 
     sequence: int
