@@ -84,7 +84,8 @@ def _rows() -> tuple[Row, ...]:
             rows.append(Row(processor, "µs", (Goal(OURS, at_most=8),) if name == "read" else ()))
     rows.append(Row("batch read v2", "entries/s", (Goal(OWN, at_least=2.5, over=(APACHE, "batch read v2")),)))
     rows.append(Row("batch read, processor v2", "µs"))
-    rows += [Row(f"recovery {protocol}", "ms") for protocol in ("v2", "v3")]
+    for protocol in ("v2", "v3"):
+        rows += [Row(f"recovery {protocol}", "ms"), Row(f"recovery, processor {protocol}", "µs")]
     rows.append(Row("resident set of a bookie", "MiB", (Goal(OURS, at_most=300),)))
     return tuple(rows)
 
