@@ -34,13 +34,9 @@ class FramedEntries:
 
     def placed(self, first_entry: int) -> PlacedEntries:
         """Return the entries without their length words, with ids from `first_entry` on."""
-        sizes = self.sizes
-        if len(sizes) == 1:  # a single read: sums cost as much as finding it
-            starts, ids = np.array((LENGTH_BYTES,)), np.array((first_entry,))
-        else:
-            starts = sizes.cumsum() - sizes + LENGTH_BYTES
-            ids = np.arange(first_entry, first_entry + len(sizes))
-        return PlacedEntries(ids, memoryview(self.buffer), starts, sizes - LENGTH_BYTES)
+        starts = np.cumsum(self.sizes) - self.sizes + LENGTH_BYTES
+        ids = np.arange(first_entry, first_entry + len(self.sizes))
+        return PlacedEntries(ids, memoryview(self.buffer), starts, self.sizes - LENGTH_BYTES)
 
     def owned(self) -> FramedEntries:
         """Return the same items, copied into memory of their own."""
