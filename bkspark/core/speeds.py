@@ -2,8 +2,8 @@
 
 * A bookie's speed is the mean time of its answers for each byte; SMALL_BYTES are added to each answer's size for its
   fixed costs. Small and large answers have separate speeds. One slow answer changes little; two do.
-* A bookie is slow if it takes SLOWER_MAX times as long as the fastest of the same write set, and SLOW_S_MIN longer. It
-  is asked last.
+* A bookie is slow if it takes more than SLOWER_MAX times as long as the fastest of the same write set, and more than
+  SLOW_S_MIN longer. It is asked last.
 * A reader with a preferred bookie asks only that one. A client that reads much therefore sends each of the others one
   request in TRY_AGAIN_S, to learn which are faster, and when a slow one has become fast again.
 * Another bookie is asked, too, when an answer takes SPECULATIVE_DELAY_FACTOR times as long as usual, and

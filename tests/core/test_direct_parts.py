@@ -97,6 +97,18 @@ def test_new_bookie_of_a_slot_has_no_probe_and_is_asked_for_its_entries_on() -> 
     assert not slot.is_reported
 
 
+def test_bookie_refuses_load_until_it_takes_the_last_entry_of_the_probe() -> None:
+    """It may take the first entries of a probe and refuse the others."""
+    slot, ids = slot_of(3, 2), np.array([0, 2, 3, 5])
+    slot.hold(ids, slot.send(entries(0, 6), 0, 1), LIMITS, 1)
+    due_ns = 1 + LIMITS.refusal_pause_ns_min
+    assert len(slot.probe_refusal(due_ns)) == 1
+    slot.take_again(ids[:-1], due_ns)
+    assert slot.phase is Phase.REFUSING
+    slot.take_again(ids[-1:], due_ns)
+    assert slot.phase is Phase.SERVING
+
+
 def test_trial_counts_what_was_sent_in_it() -> None:
     slot = slot_of()
     slot.take_back(5, 1)
@@ -267,6 +279,16 @@ def test_bookie_that_registers_before_its_first_probe_is_planned_has_no_probe_to
     assert slots.all[2].probe is None
 
 
+def test_failure_between_two_probes_leaves_the_next_probe_as_it_was_planned() -> None:
+    slots = Slots(THREE, -1)
+    left_out, slot = LeftOutBookies(slots, PendingEntries(-1), LIMITS), slots.all[2]
+    left_out.on_left_out(slot)
+    assert left_out.on_probe_failed(slot, 5) == []
+    slot.probe = planned = Probe(10, 20)
+    assert left_out.on_probe_failed(slot, 15) == []
+    assert slot.probe == planned
+
+
 def test_trial_fails_after_twice_its_time_or_a_silence() -> None:
     slots, pending = Slots(THREE, -1), PendingEntries(-1)
     left_out, slot = LeftOutBookies(slots, pending, LIMITS), slots.all[0]
@@ -292,6 +314,14 @@ def test_bytes_between_two_entries_are_those_of_batches_that_begin_there() -> No
     assert [pending.added_ns(entry, 99) for entry in (0, 2, 3, 6, 7, 11, 12)] == [0, 0, 3, 3, 7, 7, 99]
 
 
+def test_first_retained_entry_is_above_the_lac_and_without_any_it_is_the_next_one() -> None:
+    pending = PendingEntries(-1)
+    pending.add(entries(0, 4), 0)
+    assert [pending.first_retained(lac) for lac in (-1, 1, 3)] == [0, 2, 4]
+    pending.clear()
+    assert pending.first_retained(1) == 4
+
+
 def test_batch_for_probes_is_kept_while_any_bookie_is_left_out() -> None:
     slots, pending = Slots(THREE, -1), PendingEntries(-1)
     left_out = LeftOutBookies(slots, pending, LIMITS)
@@ -305,6 +335,16 @@ def test_batch_for_probes_is_kept_while_any_bookie_is_left_out() -> None:
     slots.all[2].take_back(1, 5)
     left_out.on_taken_back()
     slots.all[2].probe = Probe(10, 0)
+    assert left_out.probe(slots.all[2], 20) == []
+
+
+def test_batch_for_probes_is_given_up_with_the_writer() -> None:
+    slots, pending = Slots(THREE, -1), PendingEntries(-1)
+    left_out = LeftOutBookies(slots, pending, LIMITS)
+    pending.add(entries(0, 1), 0)
+    left_out.on_left_out(slots.all[2])
+    slots.all[2].probe = Probe(10, 0)
+    left_out.on_ended()
     assert left_out.probe(slots.all[2], 20) == []
 
 

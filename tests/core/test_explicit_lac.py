@@ -62,3 +62,16 @@ def test_new_ensemble_gets_the_lac_again():
     for slot in range(3):
         core.on_written(slot)
     assert sent(core.on_interval(4, ("b0", "b1", "b9")))[2] == ("b9", 4)
+
+
+def test_bookie_that_has_an_earlier_lac_does_not_count_for_a_later_one():
+    core = ExplicitLac(3, 3, 2)
+    core.on_interval(4, ENSEMBLE)
+    core.on_written(0)
+    core.on_failed()
+    core.on_failed()
+    core.on_interval(5, ENSEMBLE)
+    core.on_written(1)
+    core.on_failed()
+    core.on_failed()
+    assert sent(core.on_interval(5, ENSEMBLE)) == [("b0", 5), ("b1", 5), ("b2", 5)]

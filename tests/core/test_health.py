@@ -140,6 +140,12 @@ def test_bookie_whose_plan_cannot_be_read_may_be_in_maintenance() -> None:
     assert StopCheck("b0", BOOKIES, unknown_plans=("b0",)).reasons() == []
 
 
+def test_bookies_whose_plan_cannot_be_read_are_named_in_order() -> None:
+    names = [f"b{number}" for number in range(9)]
+    check = StopCheck("b0", BOOKIES, unknown_plans=frozenset(names))
+    assert [each.subject for each in check.reasons()] == names[1:]
+
+
 def test_open_ledger_must_stay_recoverable() -> None:
     """Recovery needs answers of Qw - Qa + 1 members of each write set."""
     dead = (*BOOKIES[:2], BookieFacts("b2", "down"), BOOKIES[3], BookieFacts("b4", "available"))

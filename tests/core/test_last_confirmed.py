@@ -79,3 +79,15 @@ def test_refusals_are_final_only_if_no_bookie_served_the_client(answers):
     with pytest.raises(ReadFailed) as caught:
         core.result()
     assert caught.value.is_refusal == (not answers)
+
+
+def test_failure_that_may_pass_makes_refusals_beside_it_not_final():
+    core = asked()
+    core.on_failure(DigestMismatch("its last entry is damaged", bookie="b1"))
+    for bookie in BOOKIES[1:]:
+        refusal = ReadFailed("it may not read", bookie=bookie)
+        refusal.is_refusal = True
+        core.on_failure(refusal)
+    with pytest.raises(ReadFailed) as caught:
+        core.result()
+    assert not caught.value.is_refusal

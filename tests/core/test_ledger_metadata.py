@@ -134,3 +134,8 @@ def test_copies_in_a_closed_ledger_carry_no_lac_above_its_end() -> None:
     bounds = metadata(state=CLOSED, last_entry=6).lac_bounds
     assert bounds.admits(3, 6)
     assert not bounds.admits(3, 7)
+
+
+def test_metadata_of_two_nodes_are_equal_and_look_the_same() -> None:
+    one, other = metadata(creation=1), metadata(creation=2)
+    assert (one, repr(one)) == (other, repr(other))

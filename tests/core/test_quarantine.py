@@ -61,3 +61,11 @@ def test_failures_of_one_incident_count_once_also_when_it_is_not_the_first():
     assert it.members(6 * SECOND) == frozenset()
     it.on_failure("a", 7 * SECOND)
     assert it.members(7 * SECOND) == {"a"}
+
+
+def test_failure_as_old_as_the_window_counts_no_more():
+    for last_ns, members in ((60 * SECOND - 1, {"a"}), (60 * SECOND, set())):
+        it = quarantine()
+        for now_ns in (0, 10 * SECOND, last_ns):
+            it.on_failure("a", now_ns)
+        assert it.members(last_ns) == members

@@ -140,3 +140,11 @@ def test_window_has_room_for_entries_as_large_as_the_largest_one_before() -> Non
     recovery = Mixed({bookie: list(range(20)) for bookie in BOOKIES})
     recovery.run()
     assert recovery.windows[:2] == [WINDOW_FIRST, 3]
+
+
+def test_length_of_a_ledger_whose_only_entry_was_confirmed_is_read_from_it() -> None:
+    """The last fragment begins after it and is empty, so no entry is rewritten."""
+    recovery = Recovery({}, fragments=(Fragment(0, BOOKIES), Fragment(1, ("b1", "b2", "b4"))))
+    outcome = recovery.run()
+    assert isinstance(outcome, effects.Recovered)
+    assert (recovery.rewritten, outcome.metadata.last_entry, outcome.metadata.length) == ([], 0, 777)

@@ -8,6 +8,8 @@ from bkspark.core.reader import EntrySpan, groups
 from bkspark.core.speeds import (
     FORGOTTEN_S,
     KNOWN_ANSWERS_MIN,
+    SLOWER_MAX,
+    SMALL_BYTES,
     SPECULATIVE_DELAY_FACTOR,
     SPECULATIVE_DELAY_S_MIN,
     SPECULATIVE_SAVED_MAX,
@@ -33,6 +35,13 @@ def test_bookie_is_slow_if_it_takes_three_times_as_long_as_the_fastest_of_its_wr
     assert speeds.slow(BOOKIES, 100, 1.0) == {"b3"}
     assert speeds.slow(("b2", "b3"), 100, 1.0) == {"b3"}
     assert speeds.slow(("b3",), 100, 1.0) == frozenset()
+
+
+def test_bookie_that_takes_exactly_three_times_as_long_is_not_slow_yet() -> None:
+    speeds = ReadSpeeds()
+    for bookie, seconds_per_byte in (("b1", 1.0), ("b2", SLOWER_MAX), ("b3", SLOWER_MAX + 1)):
+        speeds.on_answer(bookie, 100, seconds_per_byte * (SMALL_BYTES + 100), 0.0)
+    assert speeds.slow(BOOKIES, 100, 1.0) == {"b3"}
 
 
 def test_difference_below_a_millisecond_makes_no_bookie_slow() -> None:
