@@ -162,7 +162,7 @@ class Election:
     async def resign(self) -> None:
         """Leave the queue, or give up the leadership. A second call is harmless.
 
-        If the store stays unreachable, the node is removed when the session ends.
+        If the store stays unreachable, or denies this client access, the node is removed when the session ends.
         """
         if self._stop_watching is not None:
             self._stop_watching()
@@ -181,7 +181,7 @@ class Election:
                     if name.startswith(self._token):
                         await self._tree.delete(f"{self._path}/{name}")
                 return
-            except NoSuchNode:
+            except (NoSuchNode, MetadataAccessDenied):
                 return
             except MetadataError:
                 continue

@@ -303,16 +303,23 @@ def test_node_that_is_gone_when_it_is_to_be_removed_or_read_fails_nothing() -> N
 class DeniedTree(MemoryTree):
     """A session of a client that an access control list does not name."""
 
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.refusals = 0
+
     async def children(self, path: str) -> list[str]:
+        self.refusals += 1
         raise MetadataAccessDenied(f"this client may not read {path}")
 
 
 def test_client_that_may_not_contend_is_refused_at_once() -> None:
     async def test() -> None:
-        tree = DeniedTree(MemoryStore(), 1 << 40, 10.0)
+        tree = DeniedTree(MemoryStore())
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(MetadataAccessDenied):
-                await Election(tree, PATH, "one").win()
+                await Election(tree, PATH, "one", retry_pause_s=0.0).win()
+        # `win` and the resignation asked once each: another question would get the same answer.
+        assert tree.refusals == 2
 
     asyncio.run(test())
 
