@@ -99,14 +99,46 @@ def test_bookie_goes_on_when_one_directory_is_full_or_fails_and_starts_so(tmp_pa
         write_all(peer, 160)
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("storage_class", [StorageClass.INTERLEAVED, StorageClass.DB])
-def test_other_storages_go_on_as_well_when_a_directory_is_full_or_fails(
-    tmp_path: Path, storage_class: StorageClass, code: int
+def test_key_value_stores_of_other_directories_go_on_when_one_is_full_or_fails(
+    tmp_path: Path, code: int, name: str
 ) -> None:
-    """The index of `DbLedgerStorage` is in the first directory, so only that one must take writes."""
+    """Each directory has the index of its own ledgers. A full one is still read, and one that fails is not."""
     files = FaultyFiles()
-    bookie = options(tmp_path, store=StoreOptions(storage_class, append=AppendOptions(50_000), disks=ROOMY))
+    bookie = options(tmp_path, store=StoreOptions(StorageClass.DB, append=AppendOptions(50_000), disks=ROOMY))
+    others = [each for each in LEDGERS if "abc"[each % 3] != name]
+    concerned = sorted(set(LEDGERS).difference(others))
+    with Serving(bookie, files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        hurt(serving, files, name, code)
+        refusal = {Status.EREADONLY if code == errno.ENOSPC else Status.EIO}
+        wait_until(lambda: set(peer.add(concerned[0], 40, PAYLOADS)) == refusal, "adds to be refused")
+        for first in (40, 80):
+            assert set(peer.add(concerned[0], first, PAYLOADS)) == refusal
+            for ledger_id in others:
+                assert set(peer.add(ledger_id, first, PAYLOADS)) == {Status.EOK}
+        read_all(peer, 120, others)
+        if code == errno.ENOSPC:
+            read_all(peer, 40, concerned)
+        else:
+            assert peer.read(concerned[1], 0).status == Status.EIO
+            assert peer.read(90 + concerned[0], 0).status == Status.EIO, "it may have been a ledger of this bookie"
+        assert serving.failure is None
+        files.fault, files.used = None, {}
+        if code == errno.ENOSPC:
+            wait_until(lambda: set(peer.add(concerned[0], 40, PAYLOADS)) == {Status.EOK}, "adds to be taken again")
+            settle(serving)
+    assert serving.failure is None, "it stops in order, too"
+    with Serving(bookie, files, suspects=[]) as serving, serving.connect() as peer:
+        read_all(peer, 120, others)
+        read_all(peer, 40, concerned[1:])
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_interleaved_storage_goes_on_as_well_when_a_directory_is_full_or_fails(tmp_path: Path, code: int) -> None:
+    files = FaultyFiles()
+    bookie = options(tmp_path, store=StoreOptions(StorageClass.INTERLEAVED, append=AppendOptions(50_000), disks=ROOMY))
     with Serving(bookie, files) as serving, serving.connect() as peer:
         write_all(peer, 0)
         hurt(serving, files, "b", code)
@@ -115,9 +147,7 @@ def test_other_storages_go_on_as_well_when_a_directory_is_full_or_fails(
             settle(serving)
         read_all(peer, 120)
         assert serving.failure is None
-        # This process has locked the key-value store until it closes it.
-        if storage_class is not StorageClass.DB:
-            serving.abandon()
+        serving.abandon()
     with Serving(bookie, files) as serving, serving.connect() as peer:
         read_all(peer, 120)
         write_all(peer, 120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,9 @@ def write_more(peer: Peer, failing: str) -> set[int]:
     return refused
 
 
-def read_all(peer: Peer, end: int) -> None:
+def read_all(peer: Peer, end: int, ledger_ids: Sequence[int] = LEDGERS) -> None:
     """Check entries [0, end) of each ledger; `end` is a multiple of what `write_all` adds."""
-    for ledger_id in LEDGERS:
+    for ledger_id in ledger_ids:
         for first in range(0, end, len(PAYLOADS)):
             entries = range(first, first + len(PAYLOADS))
             peer.send(v2.encode_reads(ledger_id, np.array(entries)))

@@ -4,7 +4,7 @@
 boundary, as a kill and as a power cut leave the disk. It starts a bookie there of which the first, the second, or every
 ledger directory takes nothing any more, for want of space; or one is nearly full, and still writable:
 
-* it starts, read-only where it must; only a first start may be refused, and one without space for the key-value store;
+* it starts, read-only where it must; only a first start may be refused;
 * all that was promised is read from it, the full directory included;
 * what it is given then it takes and keeps; only where no directory has room it may be read-only;
 * it may crash, and starts once more on a disk with space: everything is there.
@@ -24,7 +24,6 @@ from random import Random
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage import layout
 from bookie_service.storage.disks import FileSystemSpace
-from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.faults import TAKING_SPACE
@@ -72,19 +71,14 @@ TROUBLES = (
 )
 
 
-def _may_refuse(script: RichScript, trouble: Trouble) -> bool:
-    """Say whether a start may be refused: the first one, or one without space where the key-value store lies."""
-    return script.act == RichScript.act or _is_store_full(script, trouble)
+def _may_refuse(script: RichScript) -> bool:
+    """Say whether a start may be refused: only the first one."""
+    return script.act == RichScript.act
 
 
 def _has_no_room(script: RichScript, trouble: Trouble) -> bool:
     """Say whether what is added can only stay in the journal."""
-    return len(trouble.places) == len(script.setup.ledger_paths) or _is_store_full(script, trouble)
-
-
-def _is_store_full(script: RichScript, trouble: Trouble) -> bool:
-    is_db = script.setup.store.storage_class is StorageClass.DB
-    return is_db and script.setup.ledger_paths[0] in trouble.places
+    return len(trouble.places) == len(script.setup.ledger_paths)
 
 
 class FullStarts:
@@ -138,7 +132,7 @@ class FullStarts:
         try:
             twin = BookieTwin(disk, script.setup, history)
         except OSError as error:
-            if error.errno != trouble.code or not _may_refuse(script, trouble):
+            if error.errno != trouble.code or not _may_refuse(script):
                 raise Violation(f"did not start: {error}") from error
             self.counts["refused"] += 1
         else:

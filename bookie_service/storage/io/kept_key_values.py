@@ -1,0 +1,195 @@
+"""A key-value store that keeps in memory what its disk does not take now.
+
+A store writes its memory out from time to time. If its disk has no space, or is late, the store must not get more than
+its memory takes. What it does not get stays here, where reads find it, until `give` finds that the store takes it.
+Removals stay here, too: then whatever was removed can be freed elsewhere, which may make space.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import threading
+from collections.abc import Iterator, Sequence
+
+from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.io.key_values import KeyValues
+
+_PUTS_PER_WRITE = 1024
+_REMOVAL_BYTES = 200
+"""What a removal counts: it takes about so much memory."""
+
+
+class KeptKeyValues:
+    """A `KeyValues` over a store. Other threads may call `give` and `sync`, one at a time; any may read and write.
+
+    Keys that begin with the same `group_bytes` bytes form a group. A look-up within one group costs what the group has,
+    others cost as much as everything that is kept. Only whole groups can be removed.
+    """
+
+    def __init__(self, store: KeyValues, path: str, bytes_max: int, group_bytes: int) -> None:
+        """`path`: for messages. `bytes_max`: at most this many bytes of keys and values are kept."""
+        self._store = store
+        self._path = path
+        self._bytes_max = bytes_max
+        self._group_bytes = group_bytes
+        self._kept: dict[bytes, dict[bytes, bytes]] = {}
+        """Keys and values that the store lacks, by group. They count before those in the store."""
+        self._kept_bytes = 0
+        """How many bytes `_kept` and `_removed` count."""
+        self._removed: dict[bytes, tuple[tuple[bytes, bytes], object]] = {}
+        """Groups that the store still has, by their beginning, though they were removed: the range of their keys, and
+        an object for each removal. What `_kept` has of a group came after that."""
+        self._changing = threading.Lock()
+        """Held while `_kept` and `_removed` are changed. No disk is waited for meanwhile."""
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether the store lacks something."""
+        return bool(self._kept or self._removed)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not self.keeps_any:
+            return self._store.get(keys)
+        # In this order, because what leaves `_kept` and `_removed` is in the store before.
+        found = [self._kept_value(key) for key in keys]
+        rows = [row for row, value in enumerate(found) if value is None and self._group(keys[row]) not in self._removed]
+        for row, value in zip(rows, self._store.get([keys[row] for row in rows]) if rows else ()):
+            found[row] = value
+        return found
+
+    def _kept_value(self, key: bytes) -> bytes | None:
+        group = self._kept.get(self._group(key))
+        return None if group is None else group.get(key)
+
+    def _group(self, key: bytes) -> bytes:
+        return key[: self._group_bytes]
+
+    def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        kept = max(self._kept_in(first, end), default=None)
+        while (stored := self._store.last(first, end)) is not None and self._group(stored[0]) in self._removed:
+            end = self._group(stored[0])
+        return max([each for each in (kept, stored) if each is not None], default=None, key=_key)
+
+    def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        if not self.keeps_any:
+            yield from self._store.keys(first, end)
+            return
+        kept = sorted(key for key, _ in self._kept_in(first, end))
+        before = None
+        for key in heapq.merge(kept, self._store_keys(first, end)):
+            if key != before:
+                yield key
+            before = key
+
+    def _store_keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        return (key for key in self._store.keys(first, end) if self._group(key) not in self._removed)
+
+    def key_count(self) -> int:
+        return self._store.key_count() + len(self._kept)
+
+    def _kept_in(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the kept keys in [first, end) and their values, in any order."""
+        if not self._kept:
+            return []
+        with self._changing:
+            # The bytes of a range within one group begin with those of the group.
+            group = self._group(first)
+            is_within = len(group) == self._group_bytes and end <= _after(group)
+            found = (self._kept.get(group, {}),) if is_within else self._kept.values()
+            groups = [list(each.items()) for each in found]
+        return [item for group in groups for item in group if first <= item[0] < end]
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Write to the store; keep the changes if it has no space, or lacks earlier ones.
+
+        Raises:
+            OSError: too much is kept already.
+        """
+        if not self.keeps_any:
+            try:
+                self._store.write(puts, removed)
+                return
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+        self.keep(puts, removed)
+
+    def keep(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Keep changes in memory: first the removals, then the keys and values.
+
+        Raises:
+            OSError: too much is kept already.
+        """
+        with self._changing:
+            if self._kept_bytes > self._bytes_max:
+                raise OSError(errno.ENOSPC, "the disk of the key-value store takes no more changes", self._path)
+            for first, end in removed:
+                group = self._group(first)
+                assert (first, end <= _after(group)) == (group, True), "only a whole group is removed"
+                self._kept_bytes += 0 if group in self._removed else _REMOVAL_BYTES
+                # First, because readers do not wait: they must not find what the store has.
+                self._removed[group] = (first, end), object()
+                for key, value in self._kept.pop(group, {}).items():
+                    self._kept_bytes -= len(key) + len(value)
+            for key, value in puts:
+                self._kept_bytes += len(key) + len(value) - self._size(key)
+                self._kept.setdefault(self._group(key), {})[key] = value
+
+    def _size(self, key: bytes) -> int:
+        before = self._kept_value(key)
+        return 0 if before is None else len(key) + len(before)
+
+    def give(self, bytes_max: int) -> bool:
+        """Write about `bytes_max` bytes of what is kept to the store; return whether something is left.
+
+        Raises:
+            OSError: as the store's `write`. What it lacks is still kept.
+        """
+        given = 0
+        while self.keeps_any and given < bytes_max:
+            with self._changing:
+                # First all removals: what is kept of their groups came later.
+                removed = [(group, *each) for (group, each), _ in zip(self._removed.items(), range(_PUTS_PER_WRITE))]
+                items = (item for group in self._kept.values() for item in group.items())
+                puts = [] if removed else [put for put, _ in zip(items, range(_PUTS_PER_WRITE))]
+            self._store.write(puts, [range_of for _, range_of, _ in removed])
+            with self._changing:
+                for group, _, removal in removed:
+                    # It may have been removed again, after it had come back.
+                    if self._removed[group][1] is removal:
+                        del self._removed[group]
+                        self._kept_bytes -= _REMOVAL_BYTES
+                    given += _REMOVAL_BYTES
+                for key, value in puts:
+                    self._forget(key, value)
+                    given += len(key) + len(value)
+        return self.keeps_any
+
+    def _forget(self, key: bytes, value: bytes) -> None:
+        """Forget a kept key that the store has now, unless it has another value, or was removed, since it was read."""
+        group = self._kept.get(self._group(key), {})
+        if group.get(key) is value:
+            self._kept_bytes -= len(key) + len(value)
+            del group[key]
+            if not group:
+                del self._kept[self._group(key)]
+
+    def sync(self) -> None:
+        """Make durable what the store has. What is kept is not in the store."""
+        self._store.sync()
+
+    def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        self._store.forget_removed(ranges)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def _after(group: bytes) -> bytes:
+    """Return the least bytes, of the same length, after all keys that begin with `group`."""
+    return (int.from_bytes(group) + 1).to_bytes(len(group))
+
+
+def _key(found: tuple[bytes, bytes]) -> bytes:
+    return found[0]
