@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from bookie_service.formats import key_value_index
+from bookie_service.storage.io.key_values import Changes
 
 if TYPE_CHECKING:
     from tests.crash.simulated_files import SimulatedFiles
@@ -93,6 +94,9 @@ class SimulatedKeyValues:
                 raise
             self._end += len(records)
             self._unsynced.clear()
+
+    def unsynced(self) -> list[Changes]:
+        return [pickle.loads(each) for each in self._unsynced]
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """Do nothing: nothing is left of a removed key here."""

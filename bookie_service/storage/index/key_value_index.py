@@ -22,6 +22,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.kept_changes import KeptChanges
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK, StoreCommit
 from bookie_service.storage.index.index import ENTRIES_END, AllReadable, Extent, LedgerUpdate, StoredLedger
 from bookie_service.storage.io.background import with_pauses
@@ -146,10 +147,13 @@ class KeyValueView:
         self._key_values.close()
 
 
-def open_view(files: ReadOnlyFiles, directory: str, layout: StoreCommit | None = None) -> KeyValueView:
+def open_view(
+    files: ReadOnlyFiles, directory: str, layout: StoreCommit | None = None, saved: KeptChanges | None = None
+) -> KeyValueView:
     """Return a view of the index in a `current` directory, for reading. `close_store` closes it.
 
-    `layout`: which one of how many stores it must be; None: any.
+    `layout`: which one of how many stores it must be; None: any. `saved`: what the store may lack, as another directory
+    has it.
 
     Raises:
         StorageDamaged: the store is damaged, has lost durable data, or is another one.
@@ -159,11 +163,15 @@ def open_view(files: ReadOnlyFiles, directory: str, layout: StoreCommit | None =
     reached = 0 if commit is None else commit.number
     key_values = files.open_key_values(path, KeyValueOptions())
     try:
-        _check_commit(key_values, reached, path, layout)
+        stored = _check_commit(key_values, reached, path, layout)
     except BaseException:
         key_values.close()
         raise
-    return KeyValueView(path, key_values)
+    if saved is None or stored > saved.number:
+        return KeyValueView(path, key_values)
+    kept = KeptKeyValues(key_values, path, _KEPT_BYTES_MAX, index_format.LEDGER_KEY_BYTES)
+    kept.begin(stored, saved)
+    return KeyValueView(path, kept)
 
 
 class KeyValueIndex(AllReadable, KeyValueView):
@@ -180,6 +188,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
         commits_before: int = 0,
         may_be_new: bool = True,
         layout: StoreCommit = ONE_STORE,
+        saved: KeptChanges | None = None,
     ) -> None:
         """Open the store, or create it.
 
@@ -188,6 +197,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
         `commits_before`: how many commits the store had that this one will replace.
         `may_be_new`: there may be no store yet; False: there are entries, so a store that is missing is lost.
         `layout`: which one of how many stores it is; the commit number does not matter.
+        `saved`: what the store may lack, as another directory has it, if it is one of several.
 
         Raises:
             StorageDamaged: the store is damaged, or has lost durable data.
@@ -239,9 +249,14 @@ class KeyValueIndex(AllReadable, KeyValueView):
         """The ledgers of a running `hold`. A sync that it begins does not cover the rows that it writes later."""
         try:
             check = None if self.is_being_created else layout
-            self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path, check))
+            stored = _check_commit(store, reached, path, check)
+            self._commit_number = max(commits_before, stored, 0 if saved is None else saved.number)
             """The number of the last commit, in the store and, once that is durable, in the file beside it. `sync`
             increments it."""
+            self._saved_number = self._commit_number
+            """The number in the file of another directory that has what this store lacks, if there is one."""
+            if self._kept is not None:
+                self._kept.begin(self._commit_number, saved if saved is not None and stored <= saved.number else None)
         except BaseException:
             self.close_store()
             raise
@@ -274,12 +289,30 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
     @property
     def is_clean(self) -> bool:
-        return self._is_clean and (self._kept is None or not self._kept.keeps_any)
+        return self._is_clean and (self._kept is None or not (self._kept.keeps_any or self._kept.is_saved))
 
     @property
     def takes_no_more(self) -> bool:
         """Whether the disk does not take what is held, so that more would stay in memory. For any thread."""
         return self._is_full or (self._kept is not None and self._kept.keeps_any)
+
+    @property
+    def needs_saved(self) -> bool:
+        """Whether the file of another directory that has what this store lacks, if there is one, still counts."""
+        return self._kept is not None and self._kept.is_saved
+
+    @property
+    def changes(self) -> int:
+        """A number that is another one after each change of one of several stores."""
+        return 0 if self._kept is None else self._kept.changes
+
+    def saved(self) -> KeptChanges:
+        """Return what this one of several stores may lack after a crash. `needs_saved` until a later sync has ended."""
+        assert self._kept is not None
+        number, removed, puts = self._kept.saved()
+        puts.pop(index_format.COMMIT_KEY, None)
+        self._saved_number = number
+        return KeptChanges(self._layout.stores, self._layout.home, number, 0, removed, puts)
 
     @property
     def unsynced(self) -> set[int]:
@@ -382,16 +415,15 @@ class KeyValueIndex(AllReadable, KeyValueView):
 
     def _commit(self, number: int) -> None:
         """Make the store durable, with the number of the commit. On the thread of its disk."""
-        while self._kept is not None and self._kept.give(self._newer_bytes_max):
-            self._key_values.sync()
-        self._note_commit(number)
-        self._files.replace(self._commit_path, _encode(self._layout, number))
-
-    def _note_commit(self, number: int) -> None:
-        commit = index_format.encode_stored_commit(replace(self._layout, number=number))
         # Never kept in memory: the file beside the store must not name a commit that the store lacks.
-        self._store.write([(index_format.COMMIT_KEY, commit)])
+        mark = index_format.COMMIT_KEY, index_format.encode_stored_commit(replace(self._layout, number=number))
+        if self._kept is None:
+            self._store.write([mark])
+        else:
+            while self._kept.give(self._newer_bytes_max) or not self._kept.give_rest(number, mark):
+                self._store.sync()
         self._store.sync()
+        self._files.replace(self._commit_path, _encode(self._layout, number))
 
     def end_sync(self) -> None:
         """Take the result of the sync that was begun last; wait for it if the bookie waits for every disk, as at its
@@ -408,12 +440,14 @@ class KeyValueIndex(AllReadable, KeyValueView):
         ended.result()
         self._unsynced = self._unsynced[0], set()
         self._is_clean = not self._newer_bytes and not self.takes_no_more
+        if self._kept is not None and self._commit_number > self._saved_number:
+            # The commit has all of it.
+            self._kept.is_saved = False
 
     def finish_creation(self) -> None:
         """Record durably that all stores were created, so that this one may get rows. Raises OSError."""
         # First in the store itself: if the file beside it is lost, it must not pass for the only store.
-        self._note_commit(self._commit_number)
-        self._files.replace(self._commit_path, _encode(self._layout, self._commit_number))
+        self._commit(self._commit_number)
 
     def _merged(self, blocks: Sequence[tuple[bytes, np.ndarray, np.ndarray]]) -> list[tuple[bytes, bytes]]:
         """Return the keys and values that set positions[i] at slots[i] of each (key, slots, positions)."""

@@ -7,9 +7,9 @@ A home is *closed* when its disk fails, until the next start. Nothing certain ca
 for them get errors, they are not listed, and nothing that they may need is removed. Before the marks may advance,
 ledgers that had changes there that are not durable go into limbo. The other homes continue.
 
-A home *takes no more* while its disk is full or late. What it does not take stays in memory (`kept_key_values`), so
-flushes of other homes continue, but the marks wait. The bookie refuses adds to its ledgers meanwhile, which limits the
-memory.
+A home *takes no more* while its disk is full or late. What it does not take stays in memory (`kept_key_values`), and is
+written to another directory (`kept_files`). So flushes continue, and the marks advance. The bookie refuses adds to its
+ledgers meanwhile, which limits the memory. Only if no other directory takes the file, the marks wait.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate, StoredLedger
+from bookie_service.storage.index.kept_files import KeptFiles
 from bookie_service.storage.index.key_value_index import ONE_STORE, REMEDY, KeyValueIndex, KeyValueView, open_view
 from bookie_service.storage.index.split_layout import SplitLayout, begin_creation, find_layout
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.disk_threads import DiskStalled, DiskWork, InTurn
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions
 
@@ -110,12 +112,14 @@ def open_index_view(files: ReadOnlyFiles, directories: Sequence[str]) -> KeyValu
     for error in () if layout is None else layout.hidden.values():
         raise error
     paths = _paths(directories[:1] if layout is None else directories)
+    kept = {} if layout is None else KeptFiles(files, directories).found
     homes: dict[int, KeyValueView] = {}
     try:
         for home, path in enumerate(paths):
             if not files.is_directory(path):
                 raise StorageDamaged(f"{path}: the key-value store is missing; {REMEDY}")
-            homes[home] = open_view(files, directories[home], ONE_STORE if layout is None else layout.commit(home))
+            commit = ONE_STORE if layout is None else layout.commit(home)
+            homes[home] = open_view(files, directories[home], commit, kept.get(home))
     except BaseException:
         for view in homes.values():
             view.close_store()
@@ -134,14 +138,15 @@ class SplitIndex(SplitView):
         layout: SplitLayout,
         *,
         disks: DiskWork | None = None,
+        places: FilePlaces | None = None,
         begin_doubt: Callable[[Collection[int]], None],
         name: str = index_format.DIRECTORY_NAME,
     ) -> None:
         """Open the stores, or create them.
 
         `directories`: the `current` directories of all ledger directories. `options`: of all stores together.
-        `disks`: syncs the stores; None: the caller's thread does. `begin_doubt`: puts ledgers into limbo, durably.
-        `name`: of each store.
+        `disks`: syncs the stores; None: the caller's thread does. `places`: the record of where files are; None:
+        nothing is written to another directory. `begin_doubt`: puts ledgers into limbo, durably. `name`: of each store.
 
         Raises:
             StorageDamaged: a store is damaged or missing, or has lost durable data.
@@ -160,6 +165,12 @@ class SplitIndex(SplitView):
         """Whether a home is closed. Set by `_close`."""
         self.has_full = False
         """Whether a home took no more at the end of the last change. Set by `hold` and `sync`."""
+        # New stores under another name lack nothing.
+        kept_in = directories if name == index_format.DIRECTORY_NAME else ()
+        self._kept_files = KeptFiles(files, kept_in, places)
+        """What homes do not take, in other directories."""
+        self._saved_changes: dict[int, tuple[int, ...]] = {}
+        """`changes` of each home, and the closed homes, when its file was last written."""
         self._closing = threading.Lock()
         """Held while a home is closed."""
         self._doubtful: set[int] = set()
@@ -168,6 +179,9 @@ class SplitIndex(SplitView):
         """Closed homes whose ledgers with changes that were not durable are in limbo or in `_doubtful`."""
         if layout.is_being_created:
             begin_creation(files, directories, layout, name)
+        for home, error in self._kept_files.unreadable.items():
+            # Its store may lack something.
+            self._close(home, error)
         try:
             self._open(share_of(options, layout.stores), layout, name)
         except BaseException:
@@ -187,6 +201,7 @@ class SplitIndex(SplitView):
                     name=name,
                     may_be_new=layout.is_being_created,
                     layout=layout.commit(home),
+                    saved=self._kept_files.found.pop(home, None),
                 )
             except OSError as error:
                 if layout.is_being_created or not is_disk_failure(error):
@@ -387,12 +402,29 @@ class SplitIndex(SplitView):
             left.pop(home, None)
             with self._noting_left(home, left):
                 self._homes[home].end_sync()
+        for home in list(left):
+            if self._save(home, left):
+                del left[home]
+        for home, index in self._open_homes():
+            if home not in left and not index.needs_saved and self._kept_files.has(home):
+                self._kept_files.remove(self._files, self._disks, home)
         self._doubt_closed()
         self.has_full = self._has_full()
         for error in left.values():
             if isinstance(error, DiskStalled) or self._disks.waits:
                 raise error
             raise DiskStalled(error.errno, f"the index in this ledger directory has no space: {error}", error.filename)
+
+    def _save(self, home: int, left: Collection[int]) -> bool:
+        """Make durable in another directory what a home does not take; return whether one took it."""
+        index = self._homes[home]
+        changes = index.changes
+        if index.needs_saved and self._saved_changes.get(home) == (changes, *sorted(self._closed)):
+            return True
+        is_saved = self._kept_files.save(self._files, self._disks, index.saved(), {*left, *self._closed})
+        if is_saved:
+            self._saved_changes[home] = changes, *sorted(self._closed)
+        return is_saved
 
     @contextlib.contextmanager
     def _noting_left(self, home: int, left: dict[int, OSError]) -> Iterator[None]:

@@ -7,13 +7,16 @@ Removals stay here, too: then whatever was removed can be freed elsewhere, which
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import heapq
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 
+from bookie_service.formats.kept_changes import KeptChanges
 from bookie_service.storage.io.files import is_out_of_space
-from bookie_service.storage.io.key_values import KeyValues
+from bookie_service.storage.io.key_values import Changes, KeyValues
 
 _PUTS_PER_WRITE = 1024
 _REMOVAL_BYTES = 200
@@ -21,7 +24,8 @@ _REMOVAL_BYTES = 200
 
 
 class KeptKeyValues:
-    """A `KeyValues` over a store. Other threads may call `give` and `sync`, one at a time; any may read and write.
+    """A `KeyValues` over a store. Other threads may call `give`, `give_rest` and `sync`, one at a time; any may read or
+    write.
 
     Keys that begin with the same `group_bytes` bytes form a group. A look-up within one group costs what the group has,
     others cost as much as everything that is kept. Only whole groups can be removed.
@@ -40,8 +44,22 @@ class KeptKeyValues:
         self._removed: dict[bytes, tuple[tuple[bytes, bytes], object]] = {}
         """Groups that the store still has, by their beginning, though they were removed: the range of their keys, and
         an object for each removal. What `_kept` has of a group came after that."""
+        self._number = 0
+        """The number of the last `give_rest` that may have begun."""
+        self.is_saved = False
+        """Whether what `saved` returned last counts if the process ends: removals are kept then."""
+        self.changes = 0
+        """How many times `write` and `keep` were called. Incremented with `_changing` held."""
         self._changing = threading.Lock()
-        """Held while `_kept` and `_removed` are changed. No disk is waited for meanwhile."""
+        """Held while `_kept` and `_removed` are changed. Only a removal from the store waits for a disk meanwhile, if
+        the store does."""
+
+    def begin(self, number: int, saved: KeptChanges | None) -> None:
+        """Begin with what the store lacks. `number`: of the last mark that the store may have."""
+        self._number = number
+        if saved is not None:
+            self.keep(list(saved.puts.items()), saved.removed)
+            self.is_saved = True
 
     @property
     def keeps_any(self) -> bool:
@@ -107,12 +125,17 @@ class KeptKeyValues:
             OSError: too much is kept already.
         """
         if not self.keeps_any:
-            try:
-                self._store.write(puts, removed)
-                return
-            except OSError as error:
-                if not is_out_of_space(error):
-                    raise
+            with self._changing:
+                self.changes += 1
+            with self._changing if removed else contextlib.nullcontext():
+                # With the lock, so that a snapshot either has a removal, or keeps it out of the store.
+                if not (removed and self.is_saved):
+                    try:
+                        self._store.write(puts, removed)
+                        return
+                    except OSError as error:
+                        if not is_out_of_space(error):
+                            raise
         self.keep(puts, removed)
 
     def keep(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -122,6 +145,7 @@ class KeptKeyValues:
             OSError: too much is kept already.
         """
         with self._changing:
+            self.changes += 1
             if self._kept_bytes > self._bytes_max:
                 raise OSError(errno.ENOSPC, "the disk of the key-value store takes no more changes", self._path)
             for first, end in removed:
@@ -141,30 +165,77 @@ class KeptKeyValues:
         return 0 if before is None else len(key) + len(before)
 
     def give(self, bytes_max: int) -> bool:
-        """Write about `bytes_max` bytes of what is kept to the store; return whether something is left.
+        """Write about `bytes_max` bytes of what is kept to the store, without removals and what came after them; return
+        whether something of that is left.
 
         Raises:
             OSError: as the store's `write`. What it lacks is still kept.
         """
         given = 0
-        while self.keeps_any and given < bytes_max:
+        while (puts := self._some_puts()) and given < bytes_max:
+            self._store.write(puts)
+            given += sum(len(key) + len(value) for key, value in puts)
             with self._changing:
-                # First all removals: what is kept of their groups came later.
-                removed = [(group, *each) for (group, each), _ in zip(self._removed.items(), range(_PUTS_PER_WRITE))]
-                items = (item for group in self._kept.values() for item in group.items())
-                puts = [] if removed else [put for put, _ in zip(items, range(_PUTS_PER_WRITE))]
-            self._store.write(puts, [range_of for _, range_of, _ in removed])
-            with self._changing:
-                for group, _, removal in removed:
-                    # It may have been removed again, after it had come back.
-                    if self._removed[group][1] is removal:
-                        del self._removed[group]
-                        self._kept_bytes -= _REMOVAL_BYTES
-                    given += _REMOVAL_BYTES
                 for key, value in puts:
                     self._forget(key, value)
-                    given += len(key) + len(value)
-        return self.keeps_any
+        return bool(puts)
+
+    def _some_puts(self) -> list[tuple[bytes, bytes]]:
+        with self._changing:
+            groups = (items for group, items in self._kept.items() if group not in self._removed)
+            return list(itertools.islice((item for items in groups for item in items.items()), _PUTS_PER_WRITE))
+
+    def give_rest(self, number: int, mark: tuple[bytes, bytes]) -> bool:
+        """Write a mark to the store in one call with all removals that are kept, and what came after them.
+
+        `number`: the number of the mark. `saved` returns it from then on.
+
+        Return False if `give` must be called again before. Raises OSError as `give`.
+        """
+        with self._changing:
+            if any(group not in self._removed for group in self._kept):
+                return False
+            self._number = number
+            removed = dict(self._removed)
+            puts = [item for items in self._kept.values() for item in items.items()]
+        self._store.write([*puts, mark], [range_of for range_of, _ in removed.values()])
+        with self._changing:
+            for group, (_, removal) in removed.items():
+                # It may have been removed again, after it had come back.
+                if self._removed[group][1] is removal:
+                    del self._removed[group]
+                    self._kept_bytes -= _REMOVAL_BYTES
+            for key, value in puts:
+                self._forget(key, value)
+        return True
+
+    def saved(self) -> tuple[int, list[tuple[bytes, bytes]], dict[bytes, bytes]]:
+        """Return what the store may lack after a crash: first ranges that are removed, then keys and values.
+
+        The first result is the number of the last `give_rest` that may have begun before. One with a higher number
+        writes all of this. Until `is_saved` is reset, only such a call writes a removal that comes later.
+        """
+        with self._changing:
+            self.is_saved = True
+            number = self._number
+            kept = {group: dict(items) for group, items in self._kept.items()}
+            kept_removed = {group: range_of for group, (range_of, _) in self._removed.items()}
+            # With the lock, so that the store has no removal that comes later. What it is given meanwhile is in both.
+            unsynced = self._store.unsynced()
+        groups: dict[bytes, dict[bytes, bytes]] = {}
+        removed: dict[bytes, tuple[bytes, bytes]] = {}
+        for puts, ranges in unsynced:
+            for first, end in ranges:
+                removed[self._group(first)] = (first, end)
+                groups.pop(self._group(first), None)
+            for key, value in puts:
+                groups.setdefault(self._group(key), {})[key] = value
+        for group, range_of in kept_removed.items():
+            removed[group] = range_of
+            groups.pop(group, None)
+        for group, items in kept.items():
+            groups.setdefault(group, {}).update(items)
+        return number, list(removed.values()), {key: value for items in groups.values() for key, value in items.items()}
 
     def _forget(self, key: bytes, value: bytes) -> None:
         """Forget a kept key that the store has now, unless it has another value, or was removed, since it was read."""
@@ -174,6 +245,9 @@ class KeptKeyValues:
             del group[key]
             if not group:
                 del self._kept[self._group(key)]
+
+    def unsynced(self) -> Sequence[Changes]:
+        return self._store.unsynced()
 
     def sync(self) -> None:
         """Make durable what the store has. What is kept is not in the store."""

@@ -35,7 +35,7 @@ from rocksdict import (
 )
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.io.key_values import Changes, KeyValueOptions
 
 _BACKGROUND_JOBS = 2
 _KEYS_PER_TURN = 1000
@@ -89,8 +89,10 @@ class RocksKeyValues:
         """Held while a part of the database is rewritten, and while it is reopened, which does not wait for it. Syncs
         and writes go on beside it."""
         self._has_space = has_space
-        self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
+        self._unsynced: list[Changes] = []
         """The writes since the last sync, in order. They are repeated when the database had to be reopened."""
+        self._being_synced: list[Changes] = []
+        """The writes before those, which a running sync makes durable."""
         database, is_writable = (self._opened_for_reading(), True) if is_for_reading else self._opened()
         self._database = database
         """The open database. Replaced by `_reopen`."""
@@ -158,16 +160,22 @@ class RocksKeyValues:
             with self._using:
                 if self._is_stuck:
                     self._open_again()
-                written, self._unsynced = self._unsynced, []
+                self._being_synced, self._unsynced = self._unsynced, []
             try:
                 with self._naming():
                     self._database.flush(True)
             except OSError:
                 with self._using:
                     # At once, because a reopened database must get all writes in order.
-                    self._unsynced = written + self._unsynced
+                    self._being_synced, self._unsynced = [], self._being_synced + self._unsynced
                     self._is_stuck = True
                 raise
+            # Without the lock: a caller that still finds the writes here repeats what is durable.
+            self._being_synced = []
+
+    def unsynced(self) -> list[Changes]:
+        with self._using:
+            return [*self._being_synced, *self._unsynced]
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         beside_others = CompactOptions()

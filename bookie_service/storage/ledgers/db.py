@@ -56,7 +56,13 @@ class DbLedgerStorage(BaseLedgerStorage):
             )
         else:
             index = SplitIndex(
-                files, directories, options.key_values, split, disks=self.disks, begin_doubt=self.limbo.begin
+                files,
+                directories,
+                options.key_values,
+                split,
+                disks=self.disks,
+                places=self._places,
+                begin_doubt=self.limbo.begin,
             )
         self._forget_index_files(files, directories)
         return index

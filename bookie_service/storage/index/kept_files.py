@@ -1,0 +1,174 @@
+"""The files with what key-value stores lack, because their disks are full or late (`formats.kept_changes`).
+
+A flush whose changes one store does not take writes them, as they are in memory, to another ledger directory. Then they
+are durable, and the marks may advance. So the disk of one directory keeps nothing back that belongs to the others.
+
+A file counts until its store has made a commit with a higher number durable than the file has. All that the file has is
+in that commit, or before it. Until then the store gets no removal that came after the file: at a start the file would
+bring back a part of what was removed. Other later changes may be undone by the file, because the journal has them, or
+they moved an entry whose old place is still there.
+
+`FilePlaces` records the directory of each file. So a start knows which homes it cannot read, if that disk fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import kept_changes as kept_format
+from bookie_service.formats.kept_changes import KeptChanges
+from bookie_service.storage.io.disk_threads import DiskWork
+from bookie_service.storage.io.file_places import FilePlaces
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
+
+_HIDDEN_ATTEMPTS_MAX = 1 << 20
+"""How many attempts that were not recorded a disk may have."""
+
+
+class KeptFiles:
+    """The files of all homes. Written by one thread at a time."""
+
+    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], places: FilePlaces | None = None) -> None:
+        """Find the files.
+
+        `directories`: the `current` directories of all ledger directories. `places`: the record of where the files are;
+        None: it is not known, so all disks are needed, and no files can be written.
+
+        Raises:
+            StorageDamaged: a file that counts is lost or damaged.
+            OSError: a disk fails, and without `places` its directory may have such a file.
+        """
+        self._directories = directories
+        self._places = places
+        self.found: dict[int, KeptChanges] = {}
+        """What the file of each home had at the start."""
+        self.unreadable: dict[int, OSError] = {}
+        """Why the files of homes cannot be read."""
+        self._generations = [0 for _ in directories]
+        """How often the file of each home was written."""
+        self._at: dict[int, set[int]] = {}
+        """The directories that have a file of each home, as far as they could be read."""
+        for home in range(len(directories)):
+            self._find(files, home)
+
+    def _find(self, files: ReadOnlyFiles, home: int) -> None:
+        whole: dict[int, KeptChanges] = {}
+        damaged: set[int] = set()
+        hidden: dict[int, OSError] = {}
+        for place in range(len(self._directories)):
+            path = self._path(home, place)
+            try:
+                if not files.exists(path):
+                    continue
+                changes = kept_format.decode(files.read_all(path))
+            except ValueError as error:
+                raise StorageDamaged(f"{path}: {error}") from error
+            except OSError as error:
+                if self._places is None or not is_disk_failure(error):
+                    raise
+                hidden[place] = error
+                continue
+            if changes is None or (changes.stores, changes.home) != (len(self._directories), home):
+                damaged.add(place)
+            else:
+                whole[place] = changes
+        recorded = None if self._places is None else self._places.place(kept_format.file_name(home))
+        if recorded in hidden:
+            self.unreadable[home] = hidden[recorded]
+            return
+        # One that is not recorded was never relied on. Without a record any may have been.
+        suspects = damaged if recorded is None and (self._places is None or not self._places.is_known) else {recorded}
+        if lost := suspects - whole.keys() - {None}:
+            raise StorageDamaged(
+                f"{self._path(home, min(lost))} is missing or damaged, and it had changes that the key-value store of "
+                f"{self._directories[home]} lacks. Restore the file, or run `bkspark bookie --rebuild-index`"
+            )
+        self._at[home] = {*whole, *damaged}
+        if whole:
+            last = max(whole, key=lambda place: (whole[place].number, whole[place].generation))
+            self.found[home] = whole[last]
+            self._generations[home] = whole[last].generation
+            if self._places is not None:
+                self._places.found(kept_format.file_name(home), last)
+        self._generations[home] += _HIDDEN_ATTEMPTS_MAX if hidden else 0
+
+    def _path(self, home: int, place: int) -> str:
+        return os.path.join(self._directories[place], kept_format.file_name(home))
+
+    def has(self, home: int) -> bool:
+        """Return whether there is a file of a home, whether it counts or not."""
+        return bool(self._at.get(home))
+
+    def save(self, files: LocalFiles, disks: DiskWork, changes: KeptChanges, avoided: Collection[int]) -> bool:
+        """Write what a store lacks durably to another directory; return whether one took it.
+
+        The generation of the changes does not matter. `avoided`: the numbers of directories that are not tried.
+
+        Raises:
+            OSError: the record of the places of files cannot be written.
+        """
+        home, places = changes.home, self._places
+        if places is None or not places.is_known:
+            # If the disk of the file failed, a start would not know that it is missing.
+            return False
+        # Each attempt has a generation of its own, because one that is late may leave its file later.
+        self._generations[home] += 1
+        data = kept_format.encode(replace(changes, generation=self._generations[home]))
+        at = self._at.setdefault(home, set())
+        last = places.place(kept_format.file_name(home))
+        for place in sorted(range(len(self._directories)), key=lambda place: place != last):
+            if place == home or place in avoided or disks.is_busy(place):
+                continue
+            at.add(place)
+            future = disks.run({place: partial(files.replace, self._path(home, place), data)})[place]
+            error = future.exception() if future.done() else None
+            if error is not None and not (isinstance(error, OSError) and refuses_writes(error)):
+                raise error
+            if future.done() and error is None:
+                places.note(kept_format.file_name(home), place)
+                return True
+        return False
+
+    def remove(self, files: LocalFiles, disks: DiskWork, home: int) -> None:
+        """Remove the files of a home, whose store has everything durably. One whose disk is late or fails stays, and is
+        ignored by a start.
+
+        Raises:
+            OSError: the record of the places of files cannot be written.
+        """
+        if self._places is None:
+            return
+        self._places.forget(kept_format.file_name(home))
+        at = self._at.pop(home, set())
+        work = {place: partial(_remove, files, self._path(home, place)) for place in at if not disks.is_busy(place)}
+        for future in disks.run(work).values():
+            error = future.exception() if future.done() else None
+            if error is not None and not (isinstance(error, OSError) and refuses_writes(error)):
+                raise error
+
+
+def _remove(files: LocalFiles, path: str) -> None:
+    if files.exists(path):
+        files.remove(path)
+
+
+def forget_all(files: LocalFiles, journal: str, directories: Sequence[str]) -> None:
+    """Remove all files, durably, because another index was built.
+
+    `journal`, `directories`: the `current` directories of the first journal and of all ledgers.
+
+    Raises:
+        OSError: a disk fails.
+    """
+    places = FilePlaces(files, journal)
+    for home in range(len(directories)):
+        for directory in directories:
+            path = os.path.join(directory, kept_format.file_name(home))
+            if files.exists(path):
+                files.remove(path)
+                files.sync_directory(directory)
+        places.forget(kept_format.file_name(home))
