@@ -357,7 +357,7 @@ class BookieCheck:
             return
         self._index_place = ", ".join(filter(places.is_key_value_index, found))
         try:
-            self._index = held = open_index_view(self._files, self._ledgers)
+            self._index = held = open_index_view(self._files, self._journals[0], self._ledgers)
             self._closing.callback(held.close_store)
         except StorageDamaged as error:
             if not any(str(error) == damage.reason for damage in self._report.damage):

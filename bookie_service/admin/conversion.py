@@ -62,6 +62,7 @@ from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout, ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.kept_files import forget_kept_files
 from bookie_service.storage.index.key_value_index import ONE_STORE, open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
@@ -129,6 +130,8 @@ class Conversion:
             StorageDamaged: the record of the places of files has a version that this bookie does not read.
         """
         self._files = bookie.files
+        self._journal = bookie.journals[0]
+        """The `current` directory of the first journal."""
         self._ledgers = bookie.ledgers
         self._to_store = bookie.storage_class is StorageClass.DB
         self._options = bookie.key_values
@@ -239,6 +242,8 @@ class Conversion:
                     "before the bookie uses this directory again"
                 )
         self._remove_unfinished()
+        if not store_counts:
+            forget_kept_files(self._files, self._journal, self._ledgers)
         for marker in filter(self._files.exists, (self._old_marker, self._marker)):
             self._files.remove(marker)
             self._files.sync_directory(os.path.dirname(marker))
@@ -289,7 +294,7 @@ class Conversion:
     def _make_files(self) -> None:
         """Make the index files from the store, and then take its name from the store."""
         self._remove_files(leaves_out_failing=False)
-        view = open_index_view(self._files, self._ledgers)
+        view = open_index_view(self._files, self._journal, self._ledgers)
         try:
             self._fill(PerLedgerIndexBuilder(self._files, self._ledgers), view, view.ledger_ids())
         finally:

@@ -208,7 +208,7 @@ class Rebuild:
 
     def _is_store_lost(self) -> bool:
         try:
-            open_index_view(self._files, self._ledgers).close_store()
+            open_index_view(self._files, self._journals[0], self._ledgers).close_store()
         except (StorageDamaged, FileNotFoundError):
             return True
         return False
@@ -217,7 +217,7 @@ class Rebuild:
         """Return the ledgers whose index is lost or cut, whose header is unreadable, or that are in limbo."""
         found = set(Limbo(self._files, self._ledgers).ledger_ids.tolist())
         if self._is_db:
-            view = open_index_view(self._files, self._ledgers)
+            view = open_index_view(self._files, self._journals[0], self._ledgers)
             try:
                 return found | set(_without_header(view, view.ledger_ids()))
             finally:

@@ -230,7 +230,7 @@ class BookieMetrics:
         yield gauge(
             "bkspark_bookie_index_failed", failed, text="1: the disk of an index fails; its ledgers get errors."
         )
-        yield gauge("bkspark_bookie_index_full", full, text="1: an index has no space, or is late; the marks wait.")
+        yield gauge("bkspark_bookie_index_full", full, text="1: an index has no space, or is late.")
 
     def directories(self) -> Iterator[Family]:
         """Yield how full the directories are."""

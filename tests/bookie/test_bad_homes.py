@@ -16,6 +16,7 @@ from bkspark.wire.status import Status
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.kept_files import KeptFiles
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from bookie_service.storage.ledgers import base
 from tests.bookie.changing import Statuses
@@ -222,9 +223,9 @@ def test_removal_that_waits_for_space_alone_is_made_durable_when_there_is_some()
 
 
 def test_few_new_ledgers_begin_while_the_marks_wait() -> None:
-    """They stay in memory until the marks advance, which a full directory may prevent for days."""
+    """They stay in memory until the marks advance, which full directories may prevent for days."""
     twin = filled(2)
-    with replaced(base, "_WAITING_LEDGERS_MAX", 50):
+    with replaced(base, "_WAITING_LEDGERS_MAX", 50), replaced(KeptFiles, "save", lambda *arguments: False):
         trouble = fill_home(twin, 7)
         new = range(100, 400, 2)
         for ledger_id in new:

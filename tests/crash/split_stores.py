@@ -276,14 +276,14 @@ def fail_within_a_flush(directories: int, place: int, syncs: int, code: int = er
     twin.disk.fault = fault
     twin.checkpoint()
     if code == errno.EIO:
-        _audit_limbo(twin, except_for=lambda ledger_id: done > syncs and ledger_id % directories == place)
+        audit_limbo(twin, except_for=lambda ledger_id: done > syncs and ledger_id % directories == place)
     twin.stop()
     twin.disk.fault = None
     image = crash_image(twin.disk, Loss.LOST, Random(syncs))
-    _audit_limbo(reopened(image, setup, twin.history.after_crash()))
+    audit_limbo(reopened(image, setup, twin.history.after_crash()))
 
 
-def _audit_limbo(twin: BookieTwin, *, except_for: Callable[[int], bool] = lambda ledger_id: False) -> None:
+def audit_limbo(twin: BookieTwin, *, except_for: Callable[[int], bool] = lambda ledger_id: False) -> None:
     """Audit a bookie: what was acknowledged must be served, unless the ledger is in limbo, or `except_for` as above."""
     audit(twin, twin.history, errors_allowed=True, may_hide_unknown=True)
     for ledger_id, ledger in twin.history.ledgers.items():

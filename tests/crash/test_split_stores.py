@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from bookie_service.storage.index import key_value_index, split_layout
 from bookie_service.storage.index.index import StoredLedger
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.split_index import SplitIndex
-from bookie_service.storage.io.disk_threads import DiskStalled
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from tests.crash.audit import Violation
 from tests.crash.split_stores import (
@@ -96,16 +94,8 @@ def _lost_store_is_new() -> Plant:
 
 
 def _mark_without_the_full_store() -> Plant:
-    """The marks advance although a store is not durable."""
-
-    def make(old: Any) -> Any:
-        def sync(self: SplitIndex, names_are_durable: bool = True) -> None:
-            with contextlib.suppress(DiskStalled):
-                old(self, names_are_durable)
-
-        return sync
-
-    return changed(SplitIndex, "sync", make)
+    """The marks advance although no disk has what a store lacks."""
+    return replaced(SplitIndex, "_save", lambda self, home, left: True)
 
 
 def _nothing_kept() -> Plant:

@@ -22,7 +22,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import kept_changes as kept_format
 from bookie_service.formats.kept_changes import KeptChanges
 from bookie_service.storage.io.disk_threads import DiskWork
-from bookie_service.storage.io.file_places import FilePlaces
+from bookie_service.storage.io.file_places import FilePlaces, RecordedPlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 
 _HIDDEN_ATTEMPTS_MAX = 1 << 20
@@ -32,11 +32,11 @@ _HIDDEN_ATTEMPTS_MAX = 1 << 20
 class KeptFiles:
     """The files of all homes. Written by one thread at a time."""
 
-    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], places: FilePlaces | None = None) -> None:
+    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str], places: RecordedPlaces | None = None) -> None:
         """Find the files.
 
         `directories`: the `current` directories of all ledger directories. `places`: the record of where the files are;
-        None: it is not known, so all disks are needed, and no files can be written.
+        None: it is not known, so all disks are needed.
 
         Raises:
             StorageDamaged: a file that counts is lost or damaged.
@@ -81,8 +81,9 @@ class KeptFiles:
             self.unreadable[home] = hidden[recorded]
             return
         # One that is not recorded was never relied on. Without a record any may have been.
-        suspects = damaged if recorded is None and (self._places is None or not self._places.is_known) else {recorded}
-        if lost := suspects - whole.keys() - {None}:
+        has_record = self._places is not None and self._places.is_known
+        suspects = {recorded} if recorded is not None else set() if has_record else damaged
+        if lost := suspects - whole.keys():
             raise StorageDamaged(
                 f"{self._path(home, min(lost))} is missing or damaged, and it had changes that the key-value store of "
                 f"{self._directories[home]} lacks. Restore the file, or run `bkspark bookie --rebuild-index`"
@@ -106,14 +107,15 @@ class KeptFiles:
     def save(self, files: LocalFiles, disks: DiskWork, changes: KeptChanges, avoided: Collection[int]) -> bool:
         """Write what a store lacks durably to another directory; return whether one took it.
 
+        False without a record of places: if the disk of the file failed, a start would not know that it is missing.
+
         The generation of the changes does not matter. `avoided`: the numbers of directories that are not tried.
 
         Raises:
             OSError: the record of the places of files cannot be written.
         """
         home, places = changes.home, self._places
-        if places is None or not places.is_known:
-            # If the disk of the file failed, a start would not know that it is missing.
+        if not isinstance(places, FilePlaces) or not places.is_known:
             return False
         # Each attempt has a generation of its own, because one that is late may leave its file later.
         self._generations[home] += 1
@@ -140,7 +142,7 @@ class KeptFiles:
         Raises:
             OSError: the record of the places of files cannot be written.
         """
-        if self._places is None:
+        if not isinstance(self._places, FilePlaces):
             return
         self._places.forget(kept_format.file_name(home))
         at = self._at.pop(home, set())
@@ -156,7 +158,7 @@ def _remove(files: LocalFiles, path: str) -> None:
         files.remove(path)
 
 
-def forget_all(files: LocalFiles, journal: str, directories: Sequence[str]) -> None:
+def forget_kept_files(files: LocalFiles, journal: str, directories: Sequence[str]) -> None:
     """Remove all files, durably, because another index was built.
 
     `journal`, `directories`: the `current` directories of the first journal and of all ledgers.

@@ -36,7 +36,7 @@ from bookie_service.storage.index.key_value_index import ONE_STORE, REMEDY, KeyV
 from bookie_service.storage.index.split_layout import SplitLayout, begin_creation, find_layout
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.disk_threads import DiskStalled, DiskWork, InTurn
-from bookie_service.storage.io.file_places import FilePlaces
+from bookie_service.storage.io.file_places import FilePlaces, RecordedPlaces
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions
 
@@ -101,8 +101,10 @@ class SplitView:
             view.close_store()
 
 
-def open_index_view(files: ReadOnlyFiles, directories: Sequence[str]) -> KeyValueView | SplitView:
+def open_index_view(files: ReadOnlyFiles, journal: str, directories: Sequence[str]) -> KeyValueView | SplitView:
     """Return a view of the whole index, for reading. `close_store` closes it.
+
+    `journal`, `directories`: the `current` directories of the first journal and of all ledgers.
 
     Raises:
         StorageDamaged: a store is damaged or lost, or has lost durable data.
@@ -112,14 +114,16 @@ def open_index_view(files: ReadOnlyFiles, directories: Sequence[str]) -> KeyValu
     for error in () if layout is None else layout.hidden.values():
         raise error
     paths = _paths(directories[:1] if layout is None else directories)
-    kept = {} if layout is None else KeptFiles(files, directories).found
+    kept = KeptFiles(files, () if layout is None else directories, RecordedPlaces(files, journal))
+    for error in kept.unreadable.values():
+        raise error
     homes: dict[int, KeyValueView] = {}
     try:
         for home, path in enumerate(paths):
             if not files.is_directory(path):
                 raise StorageDamaged(f"{path}: the key-value store is missing; {REMEDY}")
             commit = ONE_STORE if layout is None else layout.commit(home)
-            homes[home] = open_view(files, directories[home], commit, kept.get(home))
+            homes[home] = open_view(files, directories[home], commit, kept.found.get(home))
     except BaseException:
         for view in homes.values():
             view.close_store()

@@ -1,0 +1,194 @@
+"""What a full or late store lacks is in another ledger directory: crashes at every step, and disks that fail then.
+
+`python -m tests.crash.changes_elsewhere` runs every crash of every script.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from random import Random
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire.status import Status
+from bookie_service.formats.kept_changes import file_name
+from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
+from bookie_service.storage import layout
+from tests.crash.audit import Violation, audit
+from tests.crash.full_disks import Trouble
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
+from tests.crash.simulated_files import Inode, SimulatedDisk
+from tests.crash.split_stores import audit_limbo, failing_disk, filled, put
+from tests.crash.twins import BookieTwin
+
+_DELETED = (1, 2)
+_FAR_ENTRY = 3 * ENTRIES_PER_BLOCK
+"""Its position is in another row than those of the first entries."""
+_LATENESS = 0.4
+
+
+def crash_beside(directories: int, place: int, *, is_late: bool, share: float = 1.0) -> int:
+    """Crash at each change of a disk while one directory is full, or any is late, and after it; return how many images
+    were started. Each is started with all disks, and without each of them, and then with all.
+
+    What was acknowledged must be served, and nothing of it denied, unless the ledger is in limbo.
+    """
+    chosen, images = Random(2), 0
+    twin = filled(directories)
+
+    def crash(operation: str, path: str) -> None:
+        nonlocal images
+        if chosen.random() >= share:
+            return
+        for failing in (None, *range(directories)):
+            images += 1
+            try:
+                _start_each(twin, failing, chosen)
+            except Violation as violation:
+                how = "all disks" if failing is None else f"no disk of /ledgers{failing}"
+                raise Violation(f"crash before {operation} {path}, start with {how}: {violation}") from violation
+
+    twin.disk.before_operation = crash
+    _run(twin, place, is_late=is_late)
+    twin.disk.before_operation = None
+    return images
+
+
+def _run(twin: BookieTwin, place: int, *, is_late: bool) -> None:
+    """Add, fence and delete while a directory is full or disks are late, and after it."""
+    directories = twin.setup.ledger_directories
+    trouble = Trouble((f"/ledgers{place}",), errno.ENOSPC)
+    if is_late:
+        twin.disk.lateness = _LATENESS
+    else:
+        trouble.begin(twin.disk)
+    twin.bookie.look_at_disks()
+    for ledger_id in _DELETED:
+        twin.add(ledger_id, [(_FAR_ENTRY, b"far")])
+    put(twin, 4)
+    if not is_late and (not twin.store.index.has_full or not twin.store.takes_new_ledgers or twin.store._unmarked):
+        raise Violation("the marks wait for a full directory, though another one has space")
+    twin.fence(place + 2 * directories)
+    twin.checkpoint()
+    for ledger_id in _DELETED:
+        twin.history.delete(ledger_id)
+    twin.collect(DoubtfulMetadataView(twin.history.ledgers))
+    put(twin, 8, range(3, 9))
+    twin.write_lac(place + directories, 7)
+    twin.checkpoint()
+    if not is_late and (left := set(_DELETED) & set(twin.store.index.ledger_ids().tolist())):
+        raise Violation(f"deleted ledgers {left} are not dropped beside a full directory")
+    trouble.end(twin.disk)
+    twin.disk.lateness = 0.0
+    twin.bookie.look_at_disks()
+    twin.store.disks.settle()
+    for _ in range(2):
+        # The second one gives what was removed during the first.
+        twin.checkpoint()
+    if twin.store.index.has_full or not twin.store.is_clean:
+        raise Violation("there is space again, and the index is not durable")
+    put(twin, 12, range(3, 9))
+    twin.stop()
+
+
+def _start_each(twin: BookieTwin, failing: int | None, random: Random) -> None:
+    loss = random.choice((Loss.KEPT, Loss.LOST))
+    disk, history = crash_image(twin.disk, loss, random), twin.history.after_crash()
+    if failing is not None:
+        disk.fault = failing_disk(failing)
+        started = _started(disk, twin, history, is_refusable=True)
+        if started is not None:
+            audit(started, history, errors_allowed=True, may_hide_unknown=True)
+            # Replay may have kept changes of other homes, too.
+            put(started, 16, range(5, 9))
+            audit(started, history, errors_allowed=True, may_hide_unknown=True)
+            history = history.after_crash()
+        disk = crash_image(disk, loss, random)
+        disk.fault = None
+    started = _started(disk, twin, history, is_refusable=False)
+    assert started is not None
+    audit_limbo(started)
+    _audit_deleted(started)
+    if failing is None and len(started.store.limbo):
+        raise Violation(f"ledgers {started.store.limbo.ledger_ids} are in limbo, and no disk has failed")
+    put(started, 20, range(5, 9))
+    started.stop()
+    history = history.after_crash()
+    again = _started(crash_image(disk, Loss.LOST, random), twin, history, is_refusable=False)
+    assert again is not None
+    audit_limbo(again)
+
+
+def _audit_deleted(twin: BookieTwin) -> None:
+    """A deleted ledger may come back, but whole: another one with its id must not find a part of it."""
+    there = set(twin.store.index.ledger_ids().tolist())
+    for ledger_id in set(_DELETED) & there - twin.history.ledgers.keys():
+        for entry_id in (0, _FAR_ENTRY):
+            if twin.read(ledger_id, entry_id)[0] == Status.ENOENTRY:
+                raise Violation(f"deleted ledger {ledger_id} came back without entry {entry_id}")
+
+
+def return_old_file(directories: int, place: int) -> None:
+    """The file is on a disk that fails before it is removed, and comes back when its store has long had more."""
+    twin = filled(directories)
+    seen: dict[str, bytes] = {}
+
+    def copy(operation: str, path: str) -> None:
+        for each in range(directories):
+            current = twin.disk.directory(layout.current(f"/ledgers{each}"))
+            file = current.durable.get(file_name(place))
+            if isinstance(file, Inode):
+                seen[f"/ledgers{each}"] = bytes(file.durable)
+
+    twin.disk.before_operation = copy
+    _run(twin, place, is_late=False)
+    twin.disk.before_operation = None
+    if not seen:
+        raise Violation("what a full store lacks was in no other directory")
+    image = crash_image(twin.disk, Loss.LOST, Random(1))
+    for directory, content in seen.items():
+        current = image.directory(layout.current(directory))
+        current.cached[file_name(place)] = current.durable[file_name(place)] = Inode(content)
+    started = _started(image, twin, twin.history.after_crash(), is_refusable=False)
+    assert started is not None
+    audit_limbo(started)
+    if set(_DELETED) & set(started.store.index.ledger_ids().tolist()):
+        raise Violation("an old file brought a ledger back that was removed durably")
+
+
+def _started(disk: SimulatedDisk, twin: BookieTwin, history: History, *, is_refusable: bool) -> BookieTwin | None:
+    try:
+        started = BookieTwin(disk, twin.setup, history)
+    except (StorageDamaged, OSError) as error:
+        if not is_refusable:
+            raise Violation(f"the bookie does not start: {error}") from error
+        return None
+    started.begin_run(history.ledgers)
+    return started
+
+
+def scripts() -> list[tuple[str, Callable[[float], int]]]:
+    """Return each script with its name; called with the share of crashes, it returns how many images it started."""
+    return [
+        (
+            f"{directories} directories, {place} {'late' if is_late else 'full'}",
+            lambda share, which=(directories, place, is_late): crash_beside(
+                which[0], which[1], is_late=which[2], share=share
+            ),
+        )
+        for directories in (2, 3)
+        for is_late in (False, True)
+        for place in range(directories)
+    ]
+
+
+def main() -> None:
+    """Run every crash of every script; print one line of counts."""
+    print(json.dumps({name: script(1.0) for name, script in scripts()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

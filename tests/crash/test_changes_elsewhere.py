@@ -1,0 +1,121 @@
+"""What a full or late store lacks is durable in another directory, and the defects that only show there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookie_service.storage.index.kept_files import KeptFiles
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.io.kept_key_values import KeptKeyValues
+from tests.crash.audit import Violation
+from tests.crash.changes_elsewhere import crash_beside, return_old_file, scripts
+from tests.planting import Plant, around, changed, replaced
+
+
+@pytest.mark.parametrize(("place", "is_late"), [(0, False), (1, False), (0, True)])
+def test_crash_beside_a_full_or_late_directory_loses_nothing(place: int, *, is_late: bool) -> None:
+    assert crash_beside(2, place, is_late=is_late, share=0.04) > 10
+
+
+@pytest.mark.long(reason="every crash of ten scripts, each with every disk failing after it")
+@pytest.mark.parametrize(("name", "script"), scripts(), ids=lambda each: each if isinstance(each, str) else "")
+def test_every_crash_beside_a_full_or_late_directory_loses_nothing(name: str, script: Any) -> None:
+    assert script(1.0) > 100
+
+
+def _marks_without_the_file() -> Plant:
+    """The marks advance, though no directory has what a full store lacks."""
+    return replaced(KeptFiles, "save", lambda self, files, disks, changes, avoided: True)
+
+
+def _file_removed_at_once() -> Plant:
+    """The file is removed before its store has what it had."""
+    return changed(
+        KeptFiles,
+        "save",
+        lambda old: (
+            lambda self, files, disks, changes, avoided: (
+                old(self, files, disks, changes, avoided),
+                self.remove(files, disks, changes.home),
+                True,
+            )[2]
+        ),
+    )
+
+
+def _file_without_what_was_written() -> Plant:
+    """The file has only what was never given to the store, not what the store's memory has."""
+
+    def saved(old: Any, self: KeptKeyValues) -> Any:
+        number, _, _ = old(self)
+        kept = {key: value for items in self._kept.values() for key, value in items.items()}
+        return number, [range_of for range_of, _ in self._removed.values()], kept
+
+    return around(KeptKeyValues, "saved", saved)
+
+
+def _removals_go_to_the_store() -> Plant:
+    """What is removed after the file was written is removed from the store at once."""
+
+    def make(old: Any) -> Any:
+        def write(self: KeptKeyValues, puts: Any, removed: Any = ()) -> None:
+            if removed and self.is_saved and not self.keeps_any:
+                self._store.write(puts, removed)
+            else:
+                old(self, puts, removed)
+
+        return write
+
+    return changed(KeptKeyValues, "write", make)
+
+
+def _old_file_counts() -> Plant:
+    """A start takes the file over what the store got later."""
+
+    def make(old: Any) -> Any:
+        def init(self: KeyValueIndex, *arguments: Any, saved: Any = None, **named: Any) -> None:
+            old(self, *arguments, saved=saved, **named)
+            if saved is not None and not self.needs_saved:
+                assert self._kept is not None
+                self._kept.begin(self._commit_number, saved)
+
+        return init
+
+    return changed(KeyValueIndex, "__init__", make)
+
+
+def _unreadable_file_is_none() -> Plant:
+    """A start without the disk of a file does not know that its home lacks something."""
+
+    def find(old: Any, self: KeptFiles, files: Any, home: int) -> None:
+        old(self, files, home)
+        self.unreadable.clear()
+
+    return around(KeptFiles, "_find", find)
+
+
+@pytest.mark.parametrize(
+    ("plant", "directories", "is_late"),
+    [
+        (_marks_without_the_file, 2, False),
+        (_file_removed_at_once, 2, False),
+        (_file_without_what_was_written, 2, False),
+        (_removals_go_to_the_store, 2, True),
+        (_unreadable_file_is_none, 3, False),
+    ],
+)
+def test_planted_defect_of_changes_elsewhere_is_found(plant: Any, directories: int, *, is_late: bool) -> None:
+    with plant(), pytest.raises(Violation):
+        crash_beside(directories, 1, is_late=is_late, share=0.15)
+
+
+@pytest.mark.parametrize(("directories", "place"), [(2, 0), (2, 1), (3, 1)])
+def test_old_file_that_comes_back_with_its_disk_is_ignored(directories: int, place: int) -> None:
+    return_old_file(directories, place)
+
+
+def test_planted_trust_in_an_old_file_is_found() -> None:
+    with _old_file_counts(), pytest.raises(Violation):
+        return_old_file(2, 1)
