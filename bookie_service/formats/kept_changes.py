@@ -44,7 +44,15 @@ def file_name(home: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeptChanges:
-    """What such a file has. Ranges are [first, end). The fields are those of the file."""
+    """What such a file has, with the fields of the file.
+
+    stores: how many stores the bookie has.
+    home: the number of the directory whose store lacks the changes.
+    number: the store has the changes if its last commit has a higher number.
+    generation: how often the file was written.
+    removed: ranges of keys [first, end), which are removed first.
+    puts: the keys that are set then, with their values.
+    """
 
     stores: int
     home: int

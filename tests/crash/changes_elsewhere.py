@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 from bkspark.errors import StorageDamaged
+from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from bookie_service.formats.kept_changes import file_name
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
@@ -67,7 +68,7 @@ def _run(twin: BookieTwin, place: int, *, is_late: bool) -> None:
         trouble.begin(twin.disk)
     twin.bookie.look_at_disks()
     for ledger_id in _DELETED:
-        twin.add(ledger_id, [(_FAR_ENTRY, b"far")])
+        twin.add(ledger_id, [(_FAR_ENTRY, b"far")], flags=RECOVERY_ADD)
     put(twin, 4)
     if not is_late and (not twin.store.index.has_full or not twin.store.takes_new_ledgers or twin.store._unmarked):
         raise Violation("the marks wait for a full directory, though another one has space")

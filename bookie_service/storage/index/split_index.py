@@ -213,6 +213,9 @@ class SplitIndex(SplitView):
                 self._close(home, error)
         if not self._homes:
             raise next(iter(self._closed.values()))
+        for home, index in self._homes.items():
+            if self._kept_files.has(home) and not index.needs_saved:
+                self._kept_files.ignore(home)
         # Also of stores whose creation a crash interrupted in this step.
         for index in self._homes.values():
             if index.is_being_created:
