@@ -21,7 +21,7 @@ from tests.crash.full_disks import Trouble
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.metadata_view import DoubtfulMetadataView
-from tests.crash.simulated_files import Inode, SimulatedDisk
+from tests.crash.simulated_files import Inode, SimulatedDisk, os_error
 from tests.crash.split_stores import audit_limbo, failing_disk, filled, put
 from tests.crash.twins import BookieTwin
 
@@ -130,6 +130,28 @@ def _audit_deleted(twin: BookieTwin) -> None:
         for entry_id in (0, _FAR_ENTRY):
             if twin.read(ledger_id, entry_id)[0] == Status.ENOENTRY:
                 raise Violation(f"deleted ledger {ledger_id} came back without entry {entry_id}")
+
+
+def remove_after_the_file() -> None:
+    """A store finds no space once, so a file has what it lacks. Then a ledger of it is deleted, and a crash follows."""
+    twin = filled(2)
+    twin.add(1, [(_FAR_ENTRY, b"far")])
+    twin.checkpoint()
+    twin.add(1, [(4, b"newer")])
+    twin.disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path)
+        if operation == "write" and path.startswith("/ledgers1/current/positions/")
+        else None
+    )
+    twin.checkpoint()
+    twin.disk.fault = None
+    twin.history.delete(1)
+    twin.collect(DoubtfulMetadataView(twin.history.ledgers))
+    for loss in (Loss.KEPT, Loss.LOST):
+        image = crash_image(twin.disk, loss, Random(1))
+        started = _started(image, twin, twin.history.after_crash(), is_refusable=False)
+        assert started is not None
+        _audit_deleted(started)
 
 
 def return_old_file(directories: int, place: int) -> None:

@@ -10,7 +10,7 @@ from bookie_service.storage.index.kept_files import KeptFiles
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from tests.crash.audit import Violation
-from tests.crash.changes_elsewhere import crash_beside, return_old_file, scripts
+from tests.crash.changes_elsewhere import crash_beside, remove_after_the_file, return_old_file, scripts
 from tests.planting import Plant, around, changed, replaced
 
 
@@ -97,18 +97,26 @@ def _unreadable_file_is_none() -> Plant:
 
 
 @pytest.mark.parametrize(
-    ("plant", "directories", "is_late"),
+    ("plant", "directories"),
     [
-        (_marks_without_the_file, 2, False),
-        (_file_removed_at_once, 2, False),
-        (_file_without_what_was_written, 2, False),
-        (_removals_go_to_the_store, 2, True),
-        (_unreadable_file_is_none, 3, False),
+        (_marks_without_the_file, 2),
+        (_file_removed_at_once, 2),
+        (_file_without_what_was_written, 2),
+        (_unreadable_file_is_none, 3),
     ],
 )
-def test_planted_defect_of_changes_elsewhere_is_found(plant: Any, directories: int, *, is_late: bool) -> None:
+def test_planted_defect_of_changes_elsewhere_is_found(plant: Any, directories: int) -> None:
     with plant(), pytest.raises(Violation):
-        crash_beside(directories, 1, is_late=is_late, share=0.15)
+        crash_beside(directories, 1, is_late=False, share=0.15)
+
+
+def test_ledger_that_is_removed_after_the_file_was_made_never_comes_back_in_part() -> None:
+    remove_after_the_file()
+
+
+def test_planted_removal_that_goes_to_the_store_at_once_is_found() -> None:
+    with _removals_go_to_the_store(), pytest.raises(Violation):
+        remove_after_the_file()
 
 
 @pytest.mark.parametrize(("directories", "place"), [(2, 0), (2, 1), (3, 1)])
