@@ -125,8 +125,12 @@ def _start_each(twin: BookieTwin, failing: int | None, random: Random) -> None:
 
 def _audit_deleted(twin: BookieTwin) -> None:
     """A deleted ledger may come back, but whole: another one with its id must not find a part of it."""
-    there = set(twin.store.index.ledger_ids().tolist())
-    for ledger_id in set(_DELETED) & there - twin.history.ledgers.keys():
+    index, gone = twin.store.index, set(_DELETED) - twin.history.ledgers.keys()
+    there = set(index.ledger_ids().tolist())
+    for ledger_id in gone - there:
+        if not index.is_hidden(ledger_id) and any(True for _ in index.extents(ledger_id)):
+            raise Violation(f"deleted ledger {ledger_id} came back as positions without a header")
+    for ledger_id in gone & there:
         for entry_id in (0, _FAR_ENTRY):
             if twin.read(ledger_id, entry_id)[0] == Status.ENOENTRY:
                 raise Violation(f"deleted ledger {ledger_id} came back without entry {entry_id}")
