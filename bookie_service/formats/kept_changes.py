@@ -8,7 +8,7 @@
     8       1     u8 n, the number of stores, from 2 to 255
     9       1     u8 H
     10      8     u64 number of the last commit that may be in the store without these changes
-    18      8     u64 generation: how often the file was written; of two files with one number, the higher one counts
+    18      8     u64 generation: how often the file was written; in which order files were tried
     26      4     u32 number of removed ranges
     30      4     u32 number of keys
     34            of each removed range: u16 size of its first key, u16 size of its end, first key, end

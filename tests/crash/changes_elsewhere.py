@@ -13,6 +13,7 @@ from random import Random
 from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
+from bookie_service.formats import file_places
 from bookie_service.formats.kept_changes import file_name
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage import layout
@@ -162,8 +163,11 @@ def remove_after_the_file() -> None:
         _audit_deleted(started)
 
 
-def return_old_file(directories: int, place: int) -> None:
-    """The file is on a disk that fails before it is removed, and comes back when its store has long had more."""
+def return_old_file(directories: int, place: int, *, is_recorded: bool = True) -> None:
+    """The file is on a disk that fails before it is removed, and comes back when its store has long had more.
+
+    `is_recorded`: there is a record of the places of files, which does not name it.
+    """
     twin = filled(directories)
     seen: dict[str, bytes] = {}
 
@@ -181,13 +185,61 @@ def return_old_file(directories: int, place: int) -> None:
         raise Violation("what a full store lacks was in no other directory")
     image = crash_image(twin.disk, Loss.LOST, Random(1))
     for directory, content in seen.items():
-        current = image.directory(layout.current(directory))
-        current.cached[file_name(place)] = current.durable[file_name(place)] = Inode(content)
+        _put_file(image, layout.current(directory), file_name(place), Inode(content))
+    if not is_recorded:
+        _put_file(image, layout.current("/journal0"), file_places.FILE_NAME, None)
     started = _started(image, twin, twin.history.after_crash(), is_refusable=False)
     assert started is not None
     audit_limbo(started)
     if set(_DELETED) & set(started.store.index.ledger_ids().tolist()):
         raise Violation("an old file brought a ledger back that was removed durably")
+
+
+def _put_file(disk: SimulatedDisk, directory: str, name: str, file: Inode | None) -> None:
+    """Put a file into a directory, durably; None: remove it."""
+    for names in (disk.directory(directory).cached, disk.directory(directory).durable):
+        names.pop(name, None)
+        if file is not None:
+            names[name] = file
+
+
+def return_attempt() -> None:
+    """A file is in place, but its attempt failed and was not recorded. After a crash a run without its disk uses the
+    numbers of its commits again. Then the disk comes back."""
+    twin = filled(3)
+    full = Trouble(("/ledgers1",), errno.ENOSPC)
+    # The store's memory has positions when its disk is full.
+    twin.add(1, [(4, b"newer")])
+    full.begin(twin.disk)
+    twin.checkpoint()
+    twin.bookie.look_at_disks()
+    # Each tries to give it to the store, with another number.
+    for _ in range(10):
+        twin.checkpoint()
+    is_renamed = False
+
+    def fault(operation: str, path: str) -> OSError | None:
+        nonlocal is_renamed
+        if operation in ("create", "write") and path.startswith("/ledgers0/current/positions.kept."):
+            return os_error(errno.ENOSPC, path)
+        is_renamed = is_renamed or (operation == "rename" and path == "/ledgers2/current/positions.kept.1")
+        is_failing = is_renamed and operation == "sync_directory" and path == "/ledgers2/current"
+        return os_error(errno.EIO, path) if is_failing else full.fault(operation, path)
+
+    twin.disk.fault = fault
+    twin.fence(4)
+    twin.checkpoint()
+    if not is_renamed:
+        raise Violation("the file was not tried in another directory")
+    disk, history = crash_image(twin.disk, Loss.KEPT, Random(1)), twin.history.after_crash()
+    for failing, first in ((2, 12), (None, 20)):
+        disk.fault = None if failing is None else failing_disk(failing)
+        started = _started(disk, twin, history, is_refusable=False)
+        assert started is not None
+        audit_limbo(started, except_for=lambda ledger_id, failing=failing: ledger_id % 3 == failing)
+        put(started, first)
+        started.stop()
+        disk, history = crash_image(disk, Loss.KEPT, Random(1)), history.after_crash()
 
 
 def _started(disk: SimulatedDisk, twin: BookieTwin, history: History, *, is_refusable: bool) -> BookieTwin | None:

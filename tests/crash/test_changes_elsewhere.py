@@ -10,7 +10,13 @@ from bookie_service.storage.index.kept_files import KeptFiles
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from tests.crash.audit import Violation
-from tests.crash.changes_elsewhere import crash_beside, remove_after_the_file, return_old_file, scripts
+from tests.crash.changes_elsewhere import (
+    crash_beside,
+    remove_after_the_file,
+    return_attempt,
+    return_old_file,
+    scripts,
+)
 from tests.planting import Plant, around, changed, replaced
 
 
@@ -119,11 +125,34 @@ def test_planted_removal_that_goes_to_the_store_at_once_is_found() -> None:
         remove_after_the_file()
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
 @pytest.mark.parametrize(("directories", "place"), [(2, 0), (2, 1), (3, 1)])
-def test_old_file_that_comes_back_with_its_disk_is_ignored(directories: int, place: int) -> None:
-    return_old_file(directories, place)
+def test_old_file_that_comes_back_with_its_disk_is_ignored(directories: int, place: int, *, is_recorded: bool) -> None:
+    return_old_file(directories, place, is_recorded=is_recorded)
 
 
 def test_planted_trust_in_an_old_file_is_found() -> None:
     with _old_file_counts(), pytest.raises(Violation):
-        return_old_file(2, 1)
+        return_old_file(2, 1, is_recorded=False)
+
+
+def test_file_of_an_attempt_that_was_not_recorded_never_counts() -> None:
+    return_attempt()
+
+
+def _file_counts_without_a_record() -> Plant:
+    """The file with the highest number counts, wherever it is."""
+
+    def find(old: Any, self: KeptFiles, files: Any, home: int) -> None:
+        places = self._places
+        assert places is not None
+        is_known, places.is_known = places.is_known, False
+        old(self, files, home)
+        places.is_known = is_known
+
+    return around(KeptFiles, "_find", find)
+
+
+def test_planted_trust_in_a_file_that_was_not_recorded_is_found() -> None:
+    with _file_counts_without_a_record(), pytest.raises(Violation):
+        return_attempt()

@@ -8,7 +8,8 @@ in that commit, or before it. Until then the store gets no removal that came aft
 bring back a part of what was removed. Other later changes may be undone by the file, because the journal has them, or
 they moved an entry whose old place is still there.
 
-`FilePlaces` records the directory of each file. So a start knows which homes it cannot read, if that disk fails.
+`FilePlaces` records the directory of each file. So a start knows which homes it cannot read, if that disk fails. A file
+that is not recorded never counts: it is of an attempt that nothing relied on, or its store has everything.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class KeptFiles:
         if recorded in hidden:
             self.unreadable[home] = hidden[recorded]
             return
-        # One that is not recorded was never relied on. Without a record any may have been.
+        # One that is not recorded was never relied on, and its number may have been used again: a run without its disk
+        # did not know the number. Without a record any may have been relied on.
         has_record = self._places is not None and self._places.is_known
         suspects = {recorded} if recorded is not None else set() if has_record else damaged
         if lost := suspects - whole.keys():
@@ -89,8 +91,10 @@ class KeptFiles:
                 f"{self._directories[home]} lacks. Restore the file, or run `bkspark bookie --rebuild-index`"
             )
         self._at[home] = {*whole, *damaged}
-        if whole:
+        last = recorded
+        if whole and not has_record:
             last = max(whole, key=lambda place: (whole[place].number, whole[place].generation))
+        if last is not None:
             self.found[home] = whole[last]
             self._generations[home] = whole[last].generation
             if self._places is not None:
