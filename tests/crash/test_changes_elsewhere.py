@@ -116,6 +116,11 @@ def test_planted_defect_of_changes_elsewhere_is_found(plant: Any, directories: i
         crash_beside(directories, 1, is_late=False, share=0.15)
 
 
+def test_planted_marks_without_the_file_are_found_beside_late_directories() -> None:
+    with _marks_without_the_file(), pytest.raises(Violation):
+        crash_beside(2, 0, is_late=True, share=0.1)
+
+
 def test_ledger_that_is_removed_after_the_file_was_made_never_comes_back_in_part() -> None:
     remove_after_the_file()
 
