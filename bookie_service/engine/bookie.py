@@ -196,7 +196,7 @@ class Bookie:
             return None
         if len(limbo.ledger_ids) and add.ledger_id in limbo:
             return None
-        if self._store.index.has_full and self._store.index.is_full(add.ledger_id):
+        if self._store.index.is_full(add.ledger_id):
             return None
         try:
             ledger = self._store.ledger(add.ledger_id)

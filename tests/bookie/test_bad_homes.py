@@ -24,9 +24,10 @@ from tests.crash.campaign import reopened
 from tests.crash.full_disks import Trouble
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.late_disks import LateDisks
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
-from tests.crash.simulated_files import os_error
+from tests.crash.simulated_files import SimulatedDisk, os_error
 from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.crash.split_stores import LEDGERS, audit_all, failing_disk, filled, put, split_setup
 from tests.crash.twins import BookieTwin
@@ -265,6 +266,68 @@ def test_commit_does_not_wait_with_rows_that_are_kept_while_it_is_made() -> None
         twin.checkpoint()
     assert not rows
     reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
+
+
+def late_once() -> BookieTwin:
+    """Return an idle bookie whose first disk was late in a flush that wrote what it lacked to the second one."""
+    twin = filled(2)
+    is_late = True
+
+    def run(old: Any, self: LateDisks, work: Any) -> Any:
+        twin.disk.lateness = 1.0 if is_late and 0 in work else 0.0
+        found = old(self, {0: work[0]} if 0 in work else {}) if is_late else {}
+        twin.disk.lateness = 0.0
+        return found | old(self, {place: each for place, each in work.items() if place not in found})
+
+    with around(LateDisks, "run", run):
+        for ledger_id in (3, 4, 6):
+            twin.add(ledger_id, [(4, b"late")])
+        twin.checkpoint()
+        is_late = False
+    assert kept_files(twin.disk) == ["/ledgers1/current/positions.kept.0"]
+    twin.store.disks.settle()
+    return twin
+
+
+def kept_files(disk: SimulatedDisk) -> list[str]:
+    return [path for path in disk.visible_files() if "positions.kept" in path]
+
+
+def test_idle_bookie_removes_the_file_of_a_disk_that_was_late_once() -> None:
+    twin = late_once()
+    for _ in range(2):
+        twin.checkpoint()
+    assert not kept_files(twin.disk)
+    assert twin.store.is_clean
+
+
+def test_home_that_was_late_once_takes_adds_after_a_ledger_is_removed() -> None:
+    twin = late_once()
+    twin.history.delete(2)
+    twin.store.index.remove(2)
+    assert not twin.store.index.is_full(4)
+    twin.add(4, [(8, b"after")])
+    twin.settle()
+    assert twin.read(4, 8)[0] == Status.EOK
+    twin.checkpoint()
+    assert not kept_files(twin.disk)
+    audit_all(reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash()))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_start_gives_a_home_with_space_what_another_directory_has(is_stopped: bool) -> None:
+    """Otherwise the disk of the file alone could close both homes."""
+    twin = filled(2)
+    fill_home(twin, 7)
+    if is_stopped:
+        twin.stop()
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+    assert kept_files(disk) == ["/ledgers0/current/positions.kept.1"]
+    disk.fault = None
+    started = reopened(disk, twin.setup, twin.history.after_crash())
+    assert not kept_files(disk)
+    assert not started.store.index.is_full(7)
+    audit_all(started)
 
 
 # ---- closed ----

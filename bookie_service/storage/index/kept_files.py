@@ -104,11 +104,6 @@ class KeptFiles:
     def _path(self, home: int, place: int) -> str:
         return os.path.join(self._directories[place], kept_format.file_name(home))
 
-    def ignore(self, home: int) -> None:
-        """Let the record of places forget the file of a home, which does not count, when it is settled at the start."""
-        if self._places is not None:
-            self._places.found(kept_format.file_name(home), None)
-
     def has(self, home: int) -> bool:
         """Return whether there is a file of a home, whether it counts or not."""
         return bool(self._at.get(home))

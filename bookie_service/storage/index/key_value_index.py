@@ -294,7 +294,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
     @property
     def takes_no_more(self) -> bool:
         """Whether the disk does not take what is held, so that more would stay in memory. For any thread."""
-        return self._is_full or (self._kept is not None and self._kept.keeps_any)
+        return self._is_full or (self._kept is not None and self._kept.is_refused)
 
     @property
     def needs_saved(self) -> bool:
@@ -439,7 +439,7 @@ class KeyValueIndex(AllReadable, KeyValueView):
         self._is_full = error is not None and is_out_of_space(error)
         ended.result()
         self._unsynced = self._unsynced[0], set()
-        self._is_clean = not self._newer_bytes and not self.takes_no_more
+        self._is_clean = not self._newer_bytes
         if self._kept is not None and self._commit_number > self._saved_number:
             # The commit has all of it.
             self._kept.is_saved = False

@@ -167,8 +167,6 @@ class SplitIndex(SplitView):
         super().__init__([os.path.join(directory, name) for directory in directories], self._homes, self._failed)
         self.has_hidden = bool(self._closed)
         """Whether a home is closed. Set by `_close`."""
-        self.has_full = False
-        """Whether a home took no more at the end of the last change. Set by `hold` and `sync`."""
         # New stores under another name lack nothing.
         kept_in = directories if name == index_format.DIRECTORY_NAME else ()
         self._kept_files = KeptFiles(files, kept_in, places)
@@ -215,7 +213,7 @@ class SplitIndex(SplitView):
             raise next(iter(self._closed.values()))
         for home, index in self._homes.items():
             if self._kept_files.has(home) and not index.needs_saved:
-                self._kept_files.ignore(home)
+                self._kept_files.remove(self._files, self._disks, home)
         # Also of stores whose creation a crash interrupted in this step.
         for index in self._homes.values():
             if index.is_being_created:
@@ -364,6 +362,10 @@ class SplitIndex(SplitView):
     def is_clean(self) -> bool:
         return all(index.is_clean for _, index in self._open_homes())
 
+    @property
+    def has_full(self) -> bool:
+        return any(index.takes_no_more for _, index in self._open_homes())
+
     def is_full(self, ledger_id: int) -> bool:
         home = ledger_id % len(self._paths)
         return home not in self._closed and self._homes[home].takes_no_more
@@ -386,7 +388,6 @@ class SplitIndex(SplitView):
                 # One without content changes nothing, so nothing is lost.
                 self._doubtful.update(each.ledger_id for each in some if each.header or len(each.entry_ids))
         self._doubt_closed()
-        self.has_full = self._has_full()
 
     def sync(self, names_are_durable: bool = True) -> None:
         """Make everything that was held durable, in all homes at the same time.
@@ -416,7 +417,6 @@ class SplitIndex(SplitView):
             if home not in left and not index.needs_saved and self._kept_files.has(home):
                 self._kept_files.remove(self._files, self._disks, home)
         self._doubt_closed()
-        self.has_full = self._has_full()
         for error in left.values():
             if isinstance(error, DiskStalled) or self._disks.waits:
                 raise error
@@ -444,16 +444,11 @@ class SplitIndex(SplitView):
                 raise
             left[home] = error
 
-    def _has_full(self) -> bool:
-        return any(index.takes_no_more for _, index in self._open_homes())
-
     def remove(self, ledger_id: int) -> None:
         home = ledger_id % len(self._paths)
         if home not in self._closed:
             with self._closing_failed(home):
                 self._homes[home].remove(ledger_id)
-                # What a full disk does not take now is given to it by a flush, which must begin.
-                self.has_full = self.has_full or self._homes[home].takes_no_more
         if home in self._closed:
             raise self._unreadable(home)
 

@@ -48,6 +48,9 @@ class KeptKeyValues:
         """The number of the last `give_rest` that may have begun."""
         self.is_saved = False
         """Whether what `saved` returned last counts if the process ends: removals are kept then."""
+        self.is_refused = False
+        """Whether the store did not take something that is kept. Removals that wait for the end of what is saved, and
+        what comes after them, do not count. Changed with `_changing` held."""
         self.changes = 0
         """How many times `write` and `keep` were called. Incremented with `_changing` held."""
         self._changing = threading.Lock()
@@ -58,7 +61,8 @@ class KeptKeyValues:
         """Begin with what the store lacks. `number`: of the last mark that the store may have."""
         self._number = number
         if saved is not None:
-            self.keep(list(saved.puts.items()), saved.removed)
+            with self._changing:
+                self._keep(list(saved.puts.items()), saved.removed)
             self.is_saved = True
 
     @property
@@ -124,6 +128,7 @@ class KeptKeyValues:
         Raises:
             OSError: too much is kept already.
         """
+        is_refused = False
         if not self.keeps_any:
             with self._changing:
                 self.changes += 1
@@ -136,29 +141,37 @@ class KeptKeyValues:
                     except OSError as error:
                         if not is_out_of_space(error):
                             raise
-        self.keep(puts, removed)
+                        is_refused = True
+        with self._changing:
+            self._keep(puts, removed)
+            self.is_refused = self.is_refused or is_refused
 
     def keep(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Keep changes in memory: first the removals, then the keys and values.
+        """Keep changes that the store does not take in memory: first the removals, then the keys and values.
 
         Raises:
             OSError: too much is kept already.
         """
         with self._changing:
-            self.changes += 1
-            if self._kept_bytes > self._bytes_max:
-                raise OSError(errno.ENOSPC, "the disk of the key-value store takes no more changes", self._path)
-            for first, end in removed:
-                group = self._group(first)
-                assert (first, end <= _after(group)) == (group, True), "only a whole group is removed"
-                self._kept_bytes += 0 if group in self._removed else _REMOVAL_BYTES
-                # First, because readers do not wait: they must not find what the store has.
-                self._removed[group] = (first, end), object()
-                for key, value in self._kept.pop(group, {}).items():
-                    self._kept_bytes -= len(key) + len(value)
-            for key, value in puts:
-                self._kept_bytes += len(key) + len(value) - self._size(key)
-                self._kept.setdefault(self._group(key), {})[key] = value
+            self._keep(puts, removed)
+            self.is_refused = True
+
+    def _keep(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> None:
+        self.changes += 1
+        if self._kept_bytes > self._bytes_max:
+            self.is_refused = True
+            raise OSError(errno.ENOSPC, "the disk of the key-value store takes no more changes", self._path)
+        for first, end in removed:
+            group = self._group(first)
+            assert (first, end <= _after(group)) == (group, True), "only a whole group is removed"
+            self._kept_bytes += 0 if group in self._removed else _REMOVAL_BYTES
+            # First, because readers do not wait: they must not find what the store has.
+            self._removed[group] = (first, end), object()
+            for key, value in self._kept.pop(group, {}).items():
+                self._kept_bytes -= len(key) + len(value)
+        for key, value in puts:
+            self._kept_bytes += len(key) + len(value) - self._size(key)
+            self._kept.setdefault(self._group(key), {})[key] = value
 
     def _size(self, key: bytes) -> int:
         before = self._kept_value(key)
@@ -207,6 +220,8 @@ class KeptKeyValues:
                     self._kept_bytes -= _REMOVAL_BYTES
             for key, value in puts:
                 self._forget(key, value)
+            # What is kept now came meanwhile.
+            self.is_refused = self.is_refused and self.keeps_any
         return True
 
     def saved(self) -> tuple[int, list[tuple[bytes, bytes]], dict[bytes, bytes]]:

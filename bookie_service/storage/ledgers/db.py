@@ -69,8 +69,8 @@ class DbLedgerStorage(BaseLedgerStorage):
 
     @property
     def is_clean(self) -> bool:
-        # Another flush is needed to find that a disk takes changes again.
-        return super().is_clean and not self.index.has_full
+        # Another flush is needed to find that a disk takes changes again, and to give it what another directory has.
+        return super().is_clean and self.index.is_clean
 
     def _had_index_files(self, files: LocalFiles, directories: Sequence[str]) -> bool:
         """Return whether another class wrote the logs, and certainly recorded that all their ledgers were deleted."""

@@ -71,9 +71,11 @@ class LedgerIndex(IndexView, Protocol):
     has_hidden: bool
     """Whether there are hidden ledgers: their disk fails, and nothing certain is known of any of them, not even whether
     the bookie has them. They get errors from all look-ups, and `ledger_ids` does not list them. For any thread."""
-    has_full: bool
-    """Whether there are full ledgers: their disk takes no changes now, so what is held for them stays in memory, and
-    the bookie must not accept more. For any thread."""
+
+    @property
+    def has_full(self) -> bool:
+        """Whether there are full ledgers: their disk takes no changes now, so what is held for them stays in memory,
+        and the bookie must not accept more. For any thread."""
 
     def is_hidden(self, ledger_id: int) -> bool:
         """Return whether a ledger is hidden. For any thread."""
