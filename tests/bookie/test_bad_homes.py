@@ -330,6 +330,34 @@ def test_start_gives_a_home_with_space_what_another_directory_has(is_stopped: bo
     audit_all(started)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_part_of_the_file_that_a_directory_has_no_space_for_does_not_stay(is_killed: bool) -> None:
+    twin = filled(3)
+    trouble = Trouble(("/ledgers1",), errno.ENOSPC)
+    path = "/ledgers0/current/positions.kept.1.new"
+    tried = []
+
+    def fault(operation: str, at: str) -> OSError | None:
+        if at == path and operation == "write":
+            tried.append(crash_image(twin.disk, Loss.KEPT, Random(1)))
+            return os_error(errno.ENOSPC, at)
+        return trouble.fault(operation, at)
+
+    trouble.begin(twin.disk)
+    twin.disk.fault = fault
+    twin.bookie.look_at_disks()
+    put(twin, 4)
+    assert tried
+    assert kept_files(twin.disk) == ["/ledgers2/current/positions.kept.1"]
+    if is_killed:
+        disk = tried[0]
+        assert path in kept_files(disk)
+        trouble.begin(disk)
+        started = reopened(disk, twin.setup, twin.history.after_crash())
+        assert path not in kept_files(disk)
+        audit_all(started)
+
+
 # ---- closed ----
 
 

@@ -14,8 +14,10 @@ that is not recorded never counts: it is of an attempt that nothing relied on, o
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +26,7 @@ from bookie_service.formats import kept_changes as kept_format
 from bookie_service.formats.kept_changes import KeptChanges
 from bookie_service.storage.io.disk_threads import DiskWork
 from bookie_service.storage.io.file_places import FilePlaces, RecordedPlaces
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes, temporary_path
 
 _HIDDEN_ATTEMPTS_MAX = 1 << 20
 """How many attempts that were not recorded a disk may have."""
@@ -53,6 +55,8 @@ class KeptFiles:
         """How often the file of each home was written."""
         self._at: dict[int, set[int]] = {}
         """The directories that have a file of each home, as far as they could be read."""
+        self._unfinished: set[tuple[int, int]] = set()
+        """(home, directory) of each file that a crash left unfinished."""
         for home in range(len(directories)):
             self._find(files, home)
 
@@ -63,6 +67,8 @@ class KeptFiles:
         for place in range(len(self._directories)):
             path = self._path(home, place)
             try:
+                if files.exists(temporary_path(path)):
+                    self._unfinished.add((home, place))
                 if not files.exists(path):
                     continue
                 changes = kept_format.decode(files.read_all(path))
@@ -104,6 +110,16 @@ class KeptFiles:
     def _path(self, home: int, place: int) -> str:
         return os.path.join(self._directories[place], kept_format.file_name(home))
 
+    def remove_unfinished(self, files: LocalFiles, disks: DiskWork) -> None:
+        """Remove what a crash left of files that were being written. One whose disk fails stays.
+
+        Raises:
+            OSError: a removal failed for another reason.
+        """
+        for home, place in sorted(self._unfinished):
+            work = {place: partial(_remove_if_there, files, temporary_path(self._path(home, place)))}
+            _check_removals(disks.run(work))
+
     def has(self, home: int) -> bool:
         """Return whether there is a file of a home, whether it counts or not."""
         return bool(self._at.get(home))
@@ -130,7 +146,7 @@ class KeptFiles:
             if place == home or place in avoided or disks.is_busy(place):
                 continue
             at.add(place)
-            future = disks.run({place: partial(files.replace, self._path(home, place), data)})[place]
+            future = disks.run({place: partial(_write, files, self._path(home, place), data)})[place]
             error = future.exception() if future.done() else None
             if error is not None and not (isinstance(error, OSError) and refuses_writes(error)):
                 raise error
@@ -151,13 +167,33 @@ class KeptFiles:
         self._places.forget(kept_format.file_name(home))
         at = self._at.pop(home, set())
         work = {place: partial(_remove, files, self._path(home, place)) for place in at if not disks.is_busy(place)}
-        for future in disks.run(work).values():
-            error = future.exception() if future.done() else None
-            if error is not None and not (isinstance(error, OSError) and refuses_writes(error)):
-                raise error
+        _check_removals(disks.run(work))
+
+
+def _check_removals(work: Mapping[int, Future[None]]) -> None:
+    """Raise the error of a removal, unless its disk is late, full or fails."""
+    for future in work.values():
+        error = future.exception() if future.done() else None
+        if error is not None and not (isinstance(error, OSError) and refuses_writes(error)):
+            raise error
+
+
+def _write(files: LocalFiles, path: str, data: bytes) -> None:
+    try:
+        files.replace(path, data)
+    except OSError:
+        # A part of it would take the space that this directory needs itself.
+        with contextlib.suppress(OSError):
+            _remove_if_there(files, temporary_path(path))
+        raise
 
 
 def _remove(files: LocalFiles, path: str) -> None:
+    for each in (path, temporary_path(path)):
+        _remove_if_there(files, each)
+
+
+def _remove_if_there(files: LocalFiles, path: str) -> None:
     if files.exists(path):
         files.remove(path)
 

@@ -214,6 +214,7 @@ class SplitIndex(SplitView):
         for home, index in self._homes.items():
             if self._kept_files.has(home) and not index.needs_saved:
                 self._kept_files.remove(self._files, self._disks, home)
+        self._kept_files.remove_unfinished(self._files, self._disks)
         # Also of stores whose creation a crash interrupted in this step.
         for index in self._homes.values():
             if index.is_being_created:
