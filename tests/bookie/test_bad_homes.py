@@ -15,6 +15,7 @@ from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index import key_value_index
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.kept_files import KeptFiles
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
@@ -356,6 +357,57 @@ def test_part_of_the_file_that_a_directory_has_no_space_for_does_not_stay(is_kil
         started = reopened(disk, twin.setup, twin.history.after_crash())
         assert path not in kept_files(disk)
         audit_all(started)
+
+
+def kept_bytes(twin: BookieTwin) -> int:
+    kept = twin.store.index._homes[1]._kept
+    assert isinstance(kept, KeptKeyValues)
+    return kept._kept_bytes
+
+
+def test_flush_that_waits_because_too_much_is_kept_ends_when_there_is_space() -> None:
+    twin = filled(2)
+    with replaced(key_value_index, "_KEPT_BYTES_MAX", 150):
+        twin = reopened_with(twin)
+        trouble = fill_home(twin, 7)
+        for ledger_id in (1, 3, 5, 9):
+            twin.fence(ledger_id)
+            twin.checkpoint()
+        assert kept_bytes(twin) > 150
+        assert twin.bookie._disks.is_stuck
+        trouble.end(twin.disk)
+        for _ in range(3):
+            twin.bookie.look_at_disks()
+            twin.settle()
+            twin.checkpoint()
+        assert not twin.bookie._disks.is_stuck
+        assert kept_bytes(twin) == 0
+        put(twin, 12, range(1, 9))
+    audit_all(twin)
+
+
+def test_start_with_more_than_may_be_kept_gives_it_to_a_store_with_space() -> None:
+    """The file also has what was in the store's memory, so it may be larger than what may be kept."""
+    twin = filled(2)
+    for ledger_id in (1, 3, 5):
+        twin.add(ledger_id, [(4, b"newer")])
+    fill_home(twin, 7)
+    twin.fence(3)
+    twin.settle()
+    disk, history = crash_image(twin.disk, Loss.LOST, Random(1)), twin.history.after_crash()
+    disk.fault = None
+    with replaced(key_value_index, "_KEPT_BYTES_MAX", 50):
+        started = reopened(disk, twin.setup, history)
+        assert not started.bookie._disks.is_stuck
+        assert kept_bytes(started) == 0
+        put(started, 12)
+    audit_all(started)
+
+
+def reopened_with(twin: BookieTwin) -> BookieTwin:
+    """Stop a bookie, and start it again."""
+    twin.stop()
+    return reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
 
 
 # ---- closed ----

@@ -346,7 +346,13 @@ class KeyValueIndex(AllReadable, KeyValueView):
             self._kept.keep(puts)
             return
         self._newer_bytes += size
-        self._key_values.write(puts)
+        try:
+            self._key_values.write(puts)
+        except OSError as error:
+            # Too much is kept. No sync comes before these changes are held, and only a sync finds that there is space.
+            if self._kept is None or not is_out_of_space(error) or not self._make_room():
+                raise
+            self._key_values.write(puts)
 
     def _make_room(self) -> bool:
         """Begin a sync, before the memory of the store is full. If an earlier one goes on, wait for its end.
