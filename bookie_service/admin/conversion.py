@@ -243,7 +243,7 @@ class Conversion:
                 )
         self._remove_unfinished()
         if not store_counts:
-            forget_kept_files(self._files, self._journal, self._ledgers)
+            forget_kept_files(self._files, self._places, self._ledgers, leaves_out_failing=True)
         for marker in filter(self._files.exists, (self._old_marker, self._marker)):
             self._files.remove(marker)
             self._files.sync_directory(os.path.dirname(marker))

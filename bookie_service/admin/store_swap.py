@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from bookie_service.formats import key_value_index
 from bookie_service.storage import layout
 from bookie_service.storage.index.kept_files import forget_kept_files
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles
 
 REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}.rebuilt"
@@ -58,7 +59,7 @@ class StoreSwap:
             return False
         for directory in self._ledgers:
             self._finish_in(directory)
-        forget_kept_files(self._files, os.path.dirname(self._marker), self._ledgers)
+        forget_kept_files(self._files, FilePlaces(self._files, os.path.dirname(self._marker)), self._ledgers)
         if keeps_marker:
             self._files.replace(self._marker, purpose)
         else:

@@ -347,6 +347,33 @@ def test_crash_at_any_moment_of_a_conversion_leaves_one_whole_index(
     assert refused > 5
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(StorageClass.SORTED, StorageClass.DB), (StorageClass.DB, StorageClass.SORTED)]
+)
+def test_interrupted_conversion_ends_with_index_files_without_a_disk_that_fails(
+    old: StorageClass, new: StorageClass
+) -> None:
+    """Undone or finished: what the disk has of the other index does not count."""
+    setup = replace(SETUP, store=replace(SETUP.store, storage_class=old))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    put(twin, 0)
+    disk, _ = _stopped(twin)
+    ended = 0
+    for name, image in images_of_crashes(disk, lambda: _convert(disk, new)):
+        files = SimulatedFiles(image)
+        has_store = files.is_directory("/ledgers0/current/positions")
+        path = f"{SETUP.current_journal_paths[0]}/{layout.CONVERSION_NAME}"
+        # Before the new stores count, or after the index files do.
+        if files.exists(path) and not has_store and not files.read_all(path).endswith(layout.STORES_COUNT):
+            image.fault = _refusing(errno.EIO)
+            try:
+                _convert(image, StorageClass.SORTED)
+            except OSError as error:
+                raise AssertionError(name) from error
+            ended += 1
+    assert ended > 5
+
+
 def _stopped(twin: BookieTwin) -> tuple[SimulatedDisk, History]:
     twin.stop()
     return twin.disk, twin.history.after_crash()

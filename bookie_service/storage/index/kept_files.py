@@ -198,19 +198,25 @@ def _remove_if_there(files: LocalFiles, path: str) -> None:
         files.remove(path)
 
 
-def forget_kept_files(files: LocalFiles, journal: str, directories: Sequence[str]) -> None:
-    """Remove all files, durably, because another index was built.
+def forget_kept_files(
+    files: LocalFiles, places: FilePlaces, directories: Sequence[str], *, leaves_out_failing: bool = False
+) -> None:
+    """Remove all files, durably, because another index was built. None counts from now on, if there is a record.
 
-    `journal`, `directories`: the `current` directories of the first journal and of all ledgers.
+    `directories`: the `current` directories of all ledgers. `leaves_out_failing`: files on disks that fail stay, which
+    is right only if index files count from now on: without a record such a file would count beside new stores.
 
     Raises:
         OSError: a disk fails.
     """
-    places = FilePlaces(files, journal)
+    # First, because one that has a place and is gone counts as lost.
     for home in range(len(directories)):
-        for directory in directories:
-            path = os.path.join(directory, kept_format.file_name(home))
-            if files.exists(path):
-                files.remove(path)
-                files.sync_directory(directory)
         places.forget(kept_format.file_name(home))
+    for directory in directories:
+        try:
+            for home in range(len(directories)):
+                _remove(files, os.path.join(directory, kept_format.file_name(home)))
+            files.sync_directory(directory)
+        except OSError as error:
+            if not leaves_out_failing or not is_disk_failure(error):
+                raise
