@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,13 @@ from bookie_service.admin.check import BookieCheck
 from bookie_service.admin.conversion import Conversion
 from bookie_service.admin.rebuild import Rebuild
 from bookie_service.formats import key_value_index as index_format
+from bookie_service.formats.kept_changes import KeptChanges
 from bookie_service.formats.key_value_index import StoreCommit
 from bookie_service.storage import layout
 from bookie_service.storage.index.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.index.split_index import share_of
 from bookie_service.storage.index.split_layout import find_layout
+from bookie_service.storage.io import kept_key_values
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
@@ -39,7 +42,7 @@ from tests.crash.simulated_files import Fault, SimulatedDisk, SimulatedFiles, os
 from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.crash.split_stores import LEDGERS, filled, put, split_setup
 from tests.crash.twins import BookieTwin
-from tests.planting import around
+from tests.planting import around, changed
 
 SETUP = split_setup(2)
 EVERY = 11
@@ -240,6 +243,77 @@ def test_what_comes_while_the_store_takes_earlier_changes_is_kept() -> None:
     while store.give(1):
         assert store.get([b"0000", b"1999"]) == [b"new", b"new"]
     assert store.get([b"0000", b"0001", b"1999"]) == [b"new", b"old", b"new"]
+
+
+class _Interrupted:
+    """A lock; another thread does something whenever it is free during `saved`."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._meanwhile = meanwhile
+        self.turns = 0
+        self.is_saving = False
+
+    def __enter__(self) -> None:
+        if self.is_saving:
+            self.is_saving = False
+            self.turns += 1
+            self._meanwhile()
+            self.is_saving = True
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_saved_has_all_that_changes_while_it_is_copied(seed: int) -> None:
+    """Look-ups on the event loop do not wait until all is copied."""
+    random = Random(seed)
+    disk, store = _store(bytes_max=1 << 20)
+    expected: dict[bytes, bytes] = {}
+
+    def change() -> None:
+        group = bytes([random.randrange(12)])
+        if random.random() < 0.3:
+            store.write([], [_prefixed(group)])
+            for key in [each for each in expected if each[:1] == group]:
+                del expected[key]
+        else:
+            puts = [(group + bytes([random.randrange(3)]), b"%d" % random.randrange(1 << 30)) for _ in range(3)]
+            expected.update(puts)
+            store.write(puts)
+
+    def meanwhile() -> None:
+        what = random.random()
+        if what < 0.5:
+            change()
+        elif what < 0.8:
+            store.give(1)
+        elif store.give_rest(5, (b"N", b"5")) and random.random() < 0.5:
+            store.sync()
+
+    for _ in range(20):
+        change()
+    if random.random() < 0.7:
+        store.sync()
+    for _ in range(5):
+        change()
+    _fill(disk, store)
+    for _ in range(20):
+        change()
+    disk.fault = None
+    lock = _Interrupted(meanwhile)
+    with changed(kept_key_values, "_GROUPS_AT_ONCE", lambda old: 1), changed(store, "_changing", lambda old: lock):
+        lock.is_saving = True
+        number, removed, puts = store.saved()
+        lock.is_saving = False
+    assert lock.turns > 3
+    puts.pop(b"N", None)
+    image = SimulatedFiles(crash_image(disk, Loss.LOST, Random(1)))
+    again = KeptKeyValues(SimulatedKeyValues(image, "/positions"), "/positions", 1 << 20, 1)
+    again.begin(number, KeptChanges(2, 0, number, 1, removed, puts))
+    assert {key: again.get([key])[0] for key in again.keys(b"\0", b"A")} == expected
 
 
 # ---- layouts and commands ----
