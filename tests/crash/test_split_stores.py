@@ -100,7 +100,7 @@ def _mark_without_the_full_store() -> Plant:
 
 def _nothing_kept() -> Plant:
     """Rows that a full store does not take are dropped."""
-    return replaced(KeptKeyValues, "keep", lambda self, puts, removed=(): None)
+    return replaced(KeptKeyValues, "_keep", lambda self, puts, removed: None)
 
 
 def _closed_home_is_empty() -> Plant:
