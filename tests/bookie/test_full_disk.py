@@ -17,7 +17,7 @@ from rocksdict import Rdict
 from bkspark.blocking import Client
 from bkspark.wire import v2
 from bkspark.wire.status import Status
-from bookie_service.storage.io.files import File, LocalFiles, is_out_of_space
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild
@@ -216,37 +216,6 @@ def test_key_values_on_a_full_disk_are_opened_and_read_and_take_writes_once_ther
     last = RocksKeyValues(str(small_disk), KeyValueOptions())
     assert last.get([b"synced", b"later"]) == [b"1", b"2"]
     last.close()
-
-
-class QuotaFiles(LocalFiles):
-    """Files of a disk that has space, whose quota is exhausted for a while."""
-
-    is_exhausted = True
-
-    def create(self, path: str) -> File:
-        if self.is_exhausted:
-            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
-        return super().create(path)
-
-
-def test_key_values_are_read_as_before_while_only_a_quota_refuses_space(small_disk: Path) -> None:
-    """The store must be closed to take writes again. If it could not be opened, what was not synced would be denied."""
-    files = QuotaFiles()
-    store = files.open_key_values(str(small_disk), KeyValueOptions())
-    store.write([(b"%08d" % n, bytes(4096)) for n in range(1000)])
-    ballast = fill(small_disk)
-    with pytest.raises(OSError, match="No space left"):
-        store.sync()
-    ballast.unlink()
-    for _ in range(2):
-        with pytest.raises(OSError, match="still no space"):
-            store.write([(b"later", b"2")])
-        assert store.get([b"00000999"]) == [bytes(4096)]
-    files.is_exhausted = False
-    store.write([(b"later", b"2")])
-    store.sync()
-    assert store.get([b"00000999", b"later"]) == [bytes(4096), b"2"]
-    store.close()
 
 
 def test_key_values_that_do_not_exist_yet_need_space(small_disk: Path) -> None:

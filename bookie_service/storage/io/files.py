@@ -512,32 +512,9 @@ class LocalFiles(ReadOnlyFiles):
         return RocksKeyValues(
             path,
             options,
-            has_space=partial(self._has_space, path, 2 * options.write_buffer_bytes),
+            has_space=lambda: self.space(path).free_bytes > 2 * options.write_buffer_bytes,
             linked=partial(self._linked, path),
         )
-
-    def _has_space(self, directory: str, size: int) -> bool:
-        """Return whether the disk of a directory gives space for a file of `size` bytes.
-
-        A quota or another limit shows only when space is taken. Raises OSError if the disk fails.
-        """
-        if self.space(directory).free_bytes <= size:
-            return False
-        path = os.path.join(directory, "space")
-        with contextlib.suppress(FileNotFoundError):
-            self.remove(path)
-        try:
-            file = self.create(path)
-            try:
-                file.preallocate(0, size)
-            finally:
-                file.close()
-                self.remove(path)
-        except OSError as error:
-            if is_disk_failure(error):
-                raise
-            return False
-        return True
 
     def disk_work(self, directories: Sequence[str]) -> DiskWork:
         """Return what does work for several ledger directories at the same time, or `InTurn` for one directory."""
