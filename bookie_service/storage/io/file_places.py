@@ -54,6 +54,8 @@ class FilePlaces(RecordedPlaces):
         """Writes the record."""
         self._noting = threading.Lock()
         """Held while a place is recorded."""
+        self._is_doubtful = False
+        """Whether the last write failed: it is unknown what the disk has, so the next call writes in any case."""
 
     def settle(self) -> None:
         """Record where the files are, after all of them were found. Without a record, one is written if possible.
@@ -78,7 +80,7 @@ class FilePlaces(RecordedPlaces):
         """
         with self._noting:
             self._actual[name] = number
-            if self.is_known and self._places.get(name) != number:
+            if self.is_known and (self._is_doubtful or self._places.get(name) != number):
                 self._write({**self._places, name: number})
 
     def forget(self, name: str) -> None:
@@ -89,9 +91,10 @@ class FilePlaces(RecordedPlaces):
         """
         with self._noting:
             self._actual.pop(name, None)
-            if self.is_known and name in self._places:
+            if self.is_known and (self._is_doubtful or name in self._places):
                 self._write({each: number for each, number in self._places.items() if each != name})
 
     def _write(self, places: dict[str, int]) -> None:
+        self._is_doubtful = True
         self._files.replace(self._path, file_format.encode(places))
-        self._places, self.is_known = dict(places), True
+        self._places, self.is_known, self._is_doubtful = dict(places), True, False
