@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from random import Random
 from typing import Any
 
@@ -13,24 +14,28 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
+from bookie_service.admin.rebuild import Rebuild
+from bookie_service.formats import file_places
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index import key_value_index
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.kept_files import KeptFiles
+from bookie_service.storage.index.split_index import open_index_view
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from bookie_service.storage.ledgers import base
 from tests.bookie.changing import Statuses
 from tests.crash.campaign import reopened
+from tests.crash.doubts import stopped_bookie
 from tests.crash.full_disks import Trouble
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.late_disks import LateDisks
 from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
-from tests.crash.simulated_files import SimulatedDisk, os_error
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
 from tests.crash.simulated_key_values import SimulatedKeyValues
-from tests.crash.split_stores import LEDGERS, audit_all, failing_disk, filled, put, split_setup
+from tests.crash.split_stores import LEDGERS, audit_all, audit_limbo, failing_disk, filled, put, split_setup
 from tests.crash.twins import BookieTwin
 from tests.planting import around, replaced
 
@@ -359,6 +364,116 @@ def test_part_of_the_file_that_a_directory_has_no_space_for_does_not_stay(is_kil
         audit_all(started)
 
 
+def beside_a_full_home() -> tuple[SimulatedDisk, BookieTwin]:
+    """Return the disk after a crash of a bookie with a full home, whose changes are in another directory."""
+    twin = filled(3)
+    fill_home(twin, 7)
+    twin.fence(4)
+    twin.checkpoint()
+    return crash_image(twin.disk, Loss.LOST, Random(1)), twin
+
+
+RECORD = f"/journal0/current/{file_places.FILE_NAME}"
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("takes_store", [False, True])
+def test_start_without_the_record_of_places_relies_on_no_file_with_changes(is_damaged: bool, takes_store: bool) -> None:
+    """The file may be an older one than a file that is lost, or of an attempt that nothing relied on."""
+    disk, twin = beside_a_full_home()
+    if takes_store:
+        disk.fault = None
+    files = SimulatedFiles(disk)
+    if is_damaged:
+        files.replace(RECORD, b"filePlaces 1\n")
+    else:
+        files.remove(RECORD)
+        files.sync_directory(os.path.dirname(RECORD))
+    journal, directories = twin.setup.current_journal_paths[0], twin.setup.current_ledger_paths
+    for _ in range(2):
+        with pytest.raises(StorageDamaged, match=r"filePlaces.*--rebuild-index"):
+            BookieTwin(crash_image(disk, Loss.KEPT, Random(1)), twin.setup, twin.history.after_crash())
+        with pytest.raises(StorageDamaged, match=r"filePlaces.*--rebuild-index"):
+            open_index_view(files, journal, directories)
+
+
+def test_index_that_lacks_changes_of_a_file_without_a_record_is_rebuilt() -> None:
+    disk, twin = beside_a_full_home()
+    disk.fault = None
+    SimulatedFiles(disk).remove(RECORD)
+    Rebuild(stopped_bookie(disk, twin.setup), lambda line: None).run(None)
+    history = twin.history.after_crash()
+    started = BookieTwin(disk, twin.setup, history)
+    started.begin_run(history.ledgers)
+    assert not kept_files(disk)
+    audit_limbo(started)
+
+
+def test_full_journal_disk_keeps_only_the_marks_back_beside_a_full_home() -> None:
+    """The record of places is there: without space for it, the file in another directory does not count."""
+    twin = filled(3)
+    trouble = Trouble(("/ledgers1",), errno.ENOSPC)
+    is_full = True
+
+    def fault(operation: str, path: str) -> OSError | None:
+        is_record = path.startswith(RECORD) and operation in ("create", "write")
+        return os_error(errno.ENOSPC, path) if is_full and is_record else trouble.fault(operation, path)
+
+    twin.add(1, [(4, b"newer")])
+    trouble.begin(twin.disk)
+    twin.disk.fault = fault
+    twin.bookie.look_at_disks()
+    twin.checkpoint()
+    assert not twin.bookie._disks.is_stuck
+    put(twin, 8, range(3, 4))
+    assert twin.read(3, 8)[0] == Status.EOK
+    assert twin.store._unmarked
+    history = twin.history.after_crash()
+    audit_all(reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, history))
+    is_full = False
+    twin.checkpoint()
+    assert not twin.store._unmarked
+    audit_all(reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash()))
+
+
+def test_file_stays_while_the_record_of_places_has_no_space_to_forget_it() -> None:
+    twin = late_once()
+    twin.disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path) if operation in ("create", "write") and path.startswith(RECORD) else None
+    )
+    for first in (12, 16):
+        put(twin, first, range(3, 5))
+        assert not twin.store._unmarked
+    assert kept_files(twin.disk) == ["/ledgers1/current/positions.kept.0"]
+    audit_all(reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash()))
+    twin.disk.fault = None
+    put(twin, 20, range(3, 5))
+    assert not kept_files(twin.disk)
+    audit_all(reopened(crash_image(twin.disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash()))
+
+
+def test_full_index_is_reported_with_its_directory_and_its_ledgers() -> None:
+    twin = filled(3)
+    assert twin.store.index.problems == ()
+    trouble = fill_home(twin, 7)
+    (problem,) = twin.store.index.problems
+    assert problem.startswith(
+        "/ledgers1/current/positions: its disk is full or late, and adds to ledgers with id mod 3"
+    )
+    trouble.end(twin.disk)
+    twin.bookie.look_at_disks()
+    twin.checkpoint()
+    assert twin.store.index.problems == ()
+
+
+def test_closed_index_is_reported_with_its_directory_and_its_ledgers() -> None:
+    twin = filled(3)
+    twin.disk.fault = failing_disk(2)
+    put(twin, 4)
+    (problem,) = twin.store.index.problems
+    assert problem.startswith("/ledgers2/current/positions: its disk fails, and requests for ledgers with id mod 3 = 2")
+
+
 def kept_bytes(twin: BookieTwin) -> int:
     kept = twin.store.index._homes[1]._kept
     assert isinstance(kept, KeptKeyValues)
@@ -367,13 +482,13 @@ def kept_bytes(twin: BookieTwin) -> int:
 
 def test_flush_that_waits_because_too_much_is_kept_ends_when_there_is_space() -> None:
     twin = filled(2)
-    with replaced(key_value_index, "_KEPT_BYTES_MAX", 150):
+    with replaced(key_value_index, "_KEPT_BYTES_MAX", 1000):
         twin = reopened_with(twin)
         trouble = fill_home(twin, 7)
         for ledger_id in (1, 3, 5, 9):
             twin.fence(ledger_id)
             twin.checkpoint()
-        assert kept_bytes(twin) > 150
+        assert kept_bytes(twin) > 1000
         assert twin.bookie._disks.is_stuck
         trouble.end(twin.disk)
         for _ in range(3):

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -193,7 +194,7 @@ def test_what_is_removed_while_the_store_takes_it_does_not_come_back() -> None:
 
 
 def test_removals_that_are_kept_take_limited_memory() -> None:
-    disk, store = _store(bytes_max=2000)
+    disk, store = _store(bytes_max=3000)
     store.write([(b"a", b"1")])
     _fill(disk, store)
     for number in range(11):
@@ -222,7 +223,7 @@ def test_look_up_within_one_group_does_not_depend_on_what_is_kept_of_others() ->
 
 
 def test_store_keeps_a_limited_number_of_bytes() -> None:
-    disk, store = _store(bytes_max=1000)
+    disk, store = _store(bytes_max=2000)
     store.write([(b"a", b"1")])
     _fill(disk, store)
     for _ in range(100):
@@ -230,6 +231,35 @@ def test_store_keeps_a_limited_number_of_bytes() -> None:
     store.write([(b"l", bytes(900))])
     with pytest.raises(OSError, match="takes no more changes"):
         store.write([(b"m", b"")])
+
+
+def _memory_of_kept(keep: Callable[[KeptKeyValues, int], None], limit: int) -> int:
+    """Call keep(kept, ledger id) until no more is taken; return the memory that was needed for it."""
+    files = SimulatedFiles(_store()[0])
+    kept = KeptKeyValues(SimulatedKeyValues(files, "/positions"), "/positions", limit, index_format.LEDGER_KEY_BYTES)
+    tracemalloc.start()
+    try:
+        for ledger_id in itertools.count():
+            keep(kept, ledger_id)
+    except OSError:
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("blocks", "value_bytes"), [(1, 8), (3, 8), (200, 8), (2, 2000)])
+def test_memory_of_what_is_kept_has_a_limit_however_small_ledgers_are(blocks: int, value_bytes: int) -> None:
+    def keep(kept: KeptKeyValues, ledger_id: int) -> None:
+        kept.keep([(index_format.block_key(ledger_id, block), bytes(value_bytes)) for block in range(blocks)])
+
+    limit = 1 << 20
+    assert limit // 2 < _memory_of_kept(keep, limit) < 1.1 * limit
+
+
+def test_memory_of_kept_removals_has_a_limit() -> None:
+    limit = 1 << 20
+    needed = _memory_of_kept(lambda kept, ledger_id: kept.keep([], [index_format.blocks_of(ledger_id)]), limit)
+    assert limit // 2 < needed < 1.1 * limit
 
 
 def test_what_comes_while_the_store_takes_earlier_changes_is_kept() -> None:
@@ -375,6 +405,23 @@ def test_division_that_a_disk_does_not_take_is_undone(code: int, is_interrupted:
     disk.fault = None
     assert _convert(disk) == len(LEDGERS)
     assert _is_split(disk)
+
+
+def test_bookie_with_one_ledger_directory_has_one_store_in_the_first_version() -> None:
+    setup = split_setup(1)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    put(twin, 0)
+    twin.fence(2)
+    twin.stop()
+    files = SimulatedFiles(twin.disk)
+    record = files.read_all("/ledgers0/current/positions.commit")
+    number = index_format.decode_commit(record)
+    assert number is not None
+    assert record == index_format.encode_commit(number)
+    stored = SimulatedKeyValues(files, "/ledgers0/current/positions").get([index_format.COMMIT_KEY])
+    assert stored == [number.to_bytes(8)]
+    paths = {path.removeprefix("/ledgers0/current/").partition("/")[0] for path in twin.disk.visible_files()}
+    assert {path for path in paths if path.startswith("positions")} == {"positions", "positions.commit"}
 
 
 def test_bookie_with_one_store_keeps_it_until_it_is_converted() -> None:

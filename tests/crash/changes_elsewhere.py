@@ -203,9 +203,12 @@ def _put_file(disk: SimulatedDisk, directory: str, name: str, file: Inode | None
             names[name] = file
 
 
-def return_attempt() -> None:
+def return_attempt(*, is_recorded: bool = True) -> None:
     """A file is in place, but its attempt failed and was not recorded. After a crash a run without its disk uses the
-    numbers of its commits again. Then the disk comes back."""
+    numbers of its commits again. Then the disk comes back.
+
+    `is_recorded`: there is a record of the places of files then; otherwise the start may be refused.
+    """
     twin = filled(3)
     full = Trouble(("/ledgers1",), errno.ENOSPC)
     # The store's memory has positions when its disk is full.
@@ -234,8 +237,12 @@ def return_attempt() -> None:
     disk, history = crash_image(twin.disk, Loss.KEPT, Random(1)), twin.history.after_crash()
     for failing, first in ((2, 12), (None, 20)):
         disk.fault = None if failing is None else failing_disk(failing)
-        started = _started(disk, twin, history, is_refusable=False)
-        assert started is not None
+        is_lost = failing is None and not is_recorded
+        if is_lost:
+            _put_file(disk, layout.current("/journal0"), file_places.FILE_NAME, None)
+        started = _started(disk, twin, history, is_refusable=is_lost)
+        if started is None:
+            return
         audit_limbo(started, except_for=lambda ledger_id, failing=failing: ledger_id % 3 == failing)
         put(started, first)
         started.stop()

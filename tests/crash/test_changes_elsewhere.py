@@ -137,23 +137,32 @@ def test_old_file_that_comes_back_with_its_disk_is_ignored(directories: int, pla
 
 
 def test_planted_trust_in_an_old_file_is_found() -> None:
-    with _old_file_counts(), pytest.raises(Violation):
+    with _old_file_counts(), _no_record_is_needed(), pytest.raises(Violation):
         return_old_file(2, 1, is_recorded=False)
 
 
-def test_file_of_an_attempt_that_was_not_recorded_never_counts() -> None:
-    return_attempt()
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_file_of_an_attempt_that_was_not_recorded_never_counts(*, is_recorded: bool) -> None:
+    return_attempt(is_recorded=is_recorded)
+
+
+def _no_record_is_needed() -> Plant:
+    """Without a record of places, the file with the highest number counts."""
+    return replaced(KeptFiles, "check_recorded", lambda self, home: None)
+
+
+def test_planted_trust_in_a_file_without_a_record_is_found() -> None:
+    with _no_record_is_needed(), pytest.raises(Violation):
+        return_attempt(is_recorded=False)
 
 
 def _file_counts_without_a_record() -> Plant:
     """The file with the highest number counts, wherever it is."""
 
     def find(old: Any, self: KeptFiles, files: Any, home: int) -> None:
-        places = self._places
-        assert places is not None
-        is_known, places.is_known = places.is_known, False
+        had_record, self._had_record = self._had_record, False
         old(self, files, home)
-        places.is_known = is_known
+        self._had_record = had_record
 
     return around(KeptFiles, "_find", find)
 

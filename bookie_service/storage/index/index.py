@@ -69,7 +69,8 @@ class StoredLedger:
 class AllReadable:
     """The part of an index that is not divided by disks: every ledger can be looked up, and changed."""
 
-    has_hidden = has_full = False
+    is_divided = has_hidden = has_full = False
+    problems: Sequence[str] = ()
     """See `LedgerIndex`."""
 
     def is_hidden(self, ledger_id: int) -> bool:

@@ -9,24 +9,33 @@ bring back a part of what was removed. Other later changes may be undone by the 
 they moved an entry whose old place is still there.
 
 `FilePlaces` records the directory of each file. So a start knows which homes it cannot read, if that disk fails. A file
-that is not recorded never counts: it is of an attempt that nothing relied on, or its store has everything.
+that is not recorded never counts: it is of an attempt that nothing relied on, or its store has everything. If the
+record is lost, it is unknown which file counts, so a start refuses any whose store lacks what it has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import kept_changes as kept_format
+from bookie_service.formats.file_places import FILE_NAME as RECORD_NAME
 from bookie_service.formats.kept_changes import KeptChanges
 from bookie_service.storage.io.disk_threads import DiskWork
 from bookie_service.storage.io.file_places import FilePlaces, RecordedPlaces
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes, temporary_path
+from bookie_service.storage.io.files import (
+    LocalFiles,
+    ReadOnlyFiles,
+    is_disk_failure,
+    is_out_of_space,
+    refuses_writes,
+    temporary_path,
+)
 
 _HIDDEN_ATTEMPTS_MAX = 1 << 20
 """How many attempts that were not recorded a disk may have."""
@@ -43,10 +52,12 @@ class KeptFiles:
 
         Raises:
             StorageDamaged: a file that counts is lost or damaged.
-            OSError: a disk fails, and without `places` its directory may have such a file.
+            OSError: a disk fails, and without a record its directory may have such a file.
         """
         self._directories = directories
         self._places = places
+        self._had_record = places is not None and places.is_known
+        """Whether the places of the files were recorded at the start. Constant."""
         self.found: dict[int, KeptChanges] = {}
         """What the file of each home had at the start."""
         self.unreadable: dict[int, OSError] = {}
@@ -75,7 +86,7 @@ class KeptFiles:
             except ValueError as error:
                 raise StorageDamaged(f"{path}: {error}") from error
             except OSError as error:
-                if self._places is None or not is_disk_failure(error):
+                if not self._had_record or not is_disk_failure(error):
                     raise
                 hidden[place] = error
                 continue
@@ -89,8 +100,7 @@ class KeptFiles:
             return
         # One that is not recorded was never relied on, and its number may have been used again: a run without its disk
         # did not know the number. Without a record any may have been relied on.
-        has_record = self._places is not None and self._places.is_known
-        suspects = {recorded} if recorded is not None else set() if has_record else damaged
+        suspects = {recorded} if recorded is not None else set() if self._had_record else damaged
         if lost := suspects - whole.keys():
             raise StorageDamaged(
                 f"{self._path(home, min(lost))} is missing or damaged, and it had changes that the key-value store of "
@@ -98,7 +108,7 @@ class KeptFiles:
             )
         self._at[home] = {*whole, *damaged}
         last = recorded
-        if whole and not has_record:
+        if whole and not self._had_record:
             last = max(whole, key=lambda place: (whole[place].number, whole[place].generation))
         if last is not None:
             self.found[home] = whole[last]
@@ -106,6 +116,19 @@ class KeptFiles:
             if self._places is not None:
                 self._places.found(kept_format.file_name(home), last)
         self._generations[home] += _HIDDEN_ATTEMPTS_MAX if hidden else 0
+
+    def check_recorded(self, home: int) -> None:
+        """Refuse what `found` had of a home, whose store lacks it, if no record says that this file counts.
+
+        Raises:
+            StorageDamaged: it may be older than a file that is lost, or of an attempt that nothing relied on.
+        """
+        if not self._had_record:
+            raise StorageDamaged(
+                f"{self._directories[home]}: the key-value store lacks what {kept_format.file_name(home)} in another "
+                f"ledger directory has, and {RECORD_NAME} in the first journal directory is missing or damaged, which "
+                "says whether this file is the last one. Restore that file, or run `bkspark bookie --rebuild-index`"
+            )
 
     def _path(self, home: int, place: int) -> str:
         return os.path.join(self._directories[place], kept_format.file_name(home))
@@ -132,7 +155,7 @@ class KeptFiles:
         The generation of the changes does not matter. `avoided`: the numbers of directories that are not tried.
 
         Raises:
-            OSError: the record of the places of files cannot be written.
+            OSError: the disk of the record of places fails.
         """
         home, places = changes.home, self._places
         if not isinstance(places, FilePlaces) or not places.is_known:
@@ -151,23 +174,35 @@ class KeptFiles:
             if error is not None and not (isinstance(error, OSError) and refuses_writes(error)):
                 raise error
             if future.done() and error is None:
-                places.note(kept_format.file_name(home), place)
-                return True
+                return _is_recorded(partial(places.note, kept_format.file_name(home), place))
         return False
 
     def remove(self, files: LocalFiles, disks: DiskWork, home: int) -> None:
         """Remove the files of a home, whose store has everything durably. One whose disk is late or fails stays, and is
-        ignored by a start.
+        ignored by a start. If the record of places has no space for a change, all stay until the next call.
 
         Raises:
-            OSError: the record of the places of files cannot be written.
+            OSError: the disk of the record of places fails.
         """
-        if not isinstance(self._places, FilePlaces):
+        places = self._places
+        if not isinstance(places, FilePlaces):
             return
-        self._places.forget(kept_format.file_name(home))
+        if not _is_recorded(partial(places.forget, kept_format.file_name(home))):
+            return
         at = self._at.pop(home, set())
         work = {place: partial(_remove, files, self._path(home, place)) for place in at if not disks.is_busy(place)}
         _check_removals(disks.run(work))
+
+
+def _is_recorded(change: Callable[[], None]) -> bool:
+    """Change the record of places; return whether there was space for it. Raises OSError if its disk fails."""
+    try:
+        change()
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+        return False
+    return True
 
 
 def _check_removals(work: Mapping[int, Future[None]]) -> None:

@@ -40,8 +40,8 @@ _IDS_AT_ONCE = 4096
 _REMOVED_RUN_MIN, _REMOVED_GAP_MAX = 1000, 4
 """The store is rewritten without removed ledgers where at least `_REMOVED_RUN_MIN` of them follow each other, and no
 two neighbours differ by more than `_REMOVED_GAP_MAX`."""
-_KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""How many bytes stay in memory that one of several stores does not take, because its disk is full or late."""
+_KEPT_BYTES_MAX = 128 * 1024 * 1024
+"""How much memory is used for what one of several stores does not take, because its disk is full or late."""
 ONE_STORE = StoreCommit(0)
 """How a bookie begins that has one store for all ledgers."""
 REMEDY = (
@@ -148,12 +148,16 @@ class KeyValueView:
 
 
 def open_view(
-    files: ReadOnlyFiles, directory: str, layout: StoreCommit | None = None, saved: KeptChanges | None = None
+    files: ReadOnlyFiles,
+    directory: str,
+    layout: StoreCommit | None = None,
+    saved: KeptChanges | None = None,
+    check_saved: Callable[[], None] = lambda: None,
 ) -> KeyValueView:
     """Return a view of the index in a `current` directory, for reading. `close_store` closes it.
 
     `layout`: which one of how many stores it must be; None: any. `saved`: what the store may lack, as another directory
-    has it.
+    has it. `check_saved`: called if the store lacks it; may raise StorageDamaged.
 
     Raises:
         StorageDamaged: the store is damaged, has lost durable data, or is another one.
@@ -164,10 +168,13 @@ def open_view(
     key_values = files.open_key_values(path, KeyValueOptions())
     try:
         stored = _check_commit(key_values, reached, path, layout)
+        is_lacking = saved is not None and stored <= saved.number
+        if is_lacking:
+            check_saved()
     except BaseException:
         key_values.close()
         raise
-    if saved is None or stored > saved.number:
+    if not is_lacking:
         return KeyValueView(path, key_values)
     kept = KeptKeyValues(key_values, path, _KEPT_BYTES_MAX, index_format.LEDGER_KEY_BYTES)
     kept.begin(stored, saved)

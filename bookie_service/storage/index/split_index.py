@@ -123,7 +123,8 @@ def open_index_view(files: ReadOnlyFiles, journal: str, directories: Sequence[st
             if not files.is_directory(path):
                 raise StorageDamaged(f"{path}: the key-value store is missing; {REMEDY}")
             commit = ONE_STORE if layout is None else layout.commit(home)
-            homes[home] = open_view(files, directories[home], commit, kept.found.get(home))
+            check = partial(kept.check_recorded, home)
+            homes[home] = open_view(files, directories[home], commit, kept.found.get(home), check)
     except BaseException:
         for view in homes.values():
             view.close_store()
@@ -212,13 +213,18 @@ class SplitIndex(SplitView):
         if not self._homes:
             raise next(iter(self._closed.values()))
         for home, index in self._homes.items():
-            if self._kept_files.has(home) and not index.needs_saved:
+            if index.needs_saved:
+                self._kept_files.check_recorded(home)
+            elif self._kept_files.has(home):
                 self._kept_files.remove(self._files, self._disks, home)
         self._kept_files.remove_unfinished(self._files, self._disks)
         # Also of stores whose creation a crash interrupted in this step.
         for index in self._homes.values():
             if index.is_being_created:
                 index.finish_creation()
+
+    is_divided = True
+    """See `LedgerIndex`."""
 
     notices: Sequence[str] = ()
     """Lines for the operator about what the start found."""
@@ -366,6 +372,21 @@ class SplitIndex(SplitView):
     @property
     def has_full(self) -> bool:
         return any(index.takes_no_more for _, index in self._open_homes())
+
+    @property
+    def problems(self) -> Sequence[str]:
+        found = []
+        for home, path in enumerate(self._paths):
+            which = f"ledgers with id mod {len(self._paths)} = {home}"
+            if home in self._closed:
+                found.append(
+                    f"{path}: its disk fails, and requests for {which} get errors until a start with this disk"
+                )
+            elif self._homes[home].takes_no_more:
+                found.append(
+                    f"{path}: its disk is full or late, and adds to {which} are refused until it takes changes"
+                )
+        return tuple(found)
 
     def is_full(self, ledger_id: int) -> bool:
         home = ledger_id % len(self._paths)

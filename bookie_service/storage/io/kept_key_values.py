@@ -21,8 +21,8 @@ from bookie_service.storage.io.key_values import Changes, KeyValues
 _PUTS_PER_WRITE = 1024
 _GROUPS_AT_ONCE = 512
 """How many groups `saved` copies before look-ups that wait go on: about 1 ms."""
-_REMOVAL_BYTES = 200
-"""What a removal counts: it takes about so much memory."""
+_ITEM_BYTES, _GROUP_BYTES, _REMOVAL_BYTES = 128, 288, 300
+"""What a key with its value, a group and a removal take in memory in addition to the bytes of keys and values."""
 
 
 class KeptKeyValues:
@@ -34,7 +34,8 @@ class KeptKeyValues:
     """
 
     def __init__(self, store: KeyValues, path: str, bytes_max: int, group_bytes: int) -> None:
-        """`path`: for messages. `bytes_max`: at most this many bytes of keys and values are kept."""
+        """`path`: for messages. `bytes_max`: at most this much memory is used for what is kept, and the last
+        call of `write` more."""
         self._store = store
         self._path = path
         self._bytes_max = bytes_max
@@ -42,7 +43,7 @@ class KeptKeyValues:
         self._kept: dict[bytes, dict[bytes, bytes]] = {}
         """Keys and values that the store lacks, by group. They count before those in the store."""
         self._kept_bytes = 0
-        """How many bytes `_kept` and `_removed` count."""
+        """How much memory `_kept` and `_removed` take, in bytes."""
         self._removed: dict[bytes, tuple[tuple[bytes, bytes], object]] = {}
         """Groups that the store still has, by their beginning, though they were removed: the range of their keys, and
         an object for each removal. What `_kept` has of a group came after that."""
@@ -173,16 +174,17 @@ class KeptKeyValues:
             # First, because readers do not wait: they must not find what the store has.
             self._removed[group] = (first, end), object()
             self._touch(group)
-            for key, value in self._kept.pop(group, {}).items():
-                self._kept_bytes -= len(key) + len(value)
+            if group in self._kept:
+                self._kept_bytes -= _GROUP_BYTES + sum(itertools.starmap(_size, self._kept.pop(group).items()))
         for key, value in puts:
-            self._kept_bytes += len(key) + len(value) - self._size(key)
-            self._kept.setdefault(self._group(key), {})[key] = value
-            self._touch(self._group(key))
-
-    def _size(self, key: bytes) -> int:
-        before = self._kept_value(key)
-        return 0 if before is None else len(key) + len(before)
+            group = self._group(key)
+            if group not in self._kept:
+                self._kept_bytes += _GROUP_BYTES
+                self._kept[group] = {}
+            before = self._kept[group].get(key)
+            self._kept_bytes += _size(key, value) - (0 if before is None else _size(key, before))
+            self._kept[group][key] = value
+            self._touch(group)
 
     def give(self, bytes_max: int) -> bool:
         """Write about `bytes_max` bytes of what is kept to the store, without removals and what came after them; return
@@ -285,9 +287,10 @@ class KeptKeyValues:
         group = self._kept.get(self._group(key), {})
         if group.get(key) is value:
             self._touch(self._group(key))
-            self._kept_bytes -= len(key) + len(value)
+            self._kept_bytes -= _size(key, value)
             del group[key]
             if not group:
+                self._kept_bytes -= _GROUP_BYTES
                 del self._kept[self._group(key)]
 
     def unsynced(self) -> Sequence[Changes]:
@@ -307,6 +310,11 @@ class KeptKeyValues:
 def _after(group: bytes) -> bytes:
     """Return the least bytes, of the same length, after all keys that begin with `group`."""
     return (int.from_bytes(group) + 1).to_bytes(len(group))
+
+
+def _size(key: bytes, value: bytes) -> int:
+    """Return how much memory a key with its value takes, in bytes."""
+    return len(key) + len(value) + _ITEM_BYTES
 
 
 def _key(found: tuple[bytes, bytes]) -> bytes:

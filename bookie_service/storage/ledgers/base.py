@@ -230,7 +230,7 @@ class BaseLedgerStorage(ABC):
 
     @property
     def takes_new_ledgers(self) -> bool:
-        return not self._marks_wait or len(self._unmarked) < _WAITING_LEDGERS_MAX
+        return not (self._marks_wait and self.index.is_divided) or len(self._unmarked) < _WAITING_LEDGERS_MAX
 
     def known_header(self, ledger_id: int) -> LedgerHeader | None:
         """Return a ledger's header as known in memory, or None. For any thread."""
@@ -527,13 +527,14 @@ class BaseLedgerStorage(ABC):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
-                    # A key-value store may have no space even for this record, or its disk may fail. A later pass drops
-                    # the ledger again.
+                    # A store has no space even for this record, or its disk fails. A later pass drops the ledger.
                     if not is_out_of_space(error) and not self.index.is_hidden(ledger_id):
                         raise
-                    continue
-                self._ledgers.pop(ledger_id, None)
-                dropped.append(ledger_id)
+                    if not self.index.is_divided:
+                        break
+                else:
+                    self._ledgers.pop(ledger_id, None)
+                    dropped.append(ledger_id)
         return dropped
 
     def keep_prepared(self, ledger_ids: Collection[int]) -> None:

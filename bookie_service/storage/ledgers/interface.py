@@ -68,6 +68,8 @@ class IndexView(Protocol):
 class LedgerIndex(IndexView, Protocol):
     """Headers and positions of all ledgers of a bookie. The event loop reads here, other threads through `view`."""
 
+    is_divided: bool
+    """Whether each ledger directory has its own part, so that some ledgers can be hidden or full. Constant."""
     has_hidden: bool
     """Whether there are hidden ledgers: their disk fails, and nothing certain is known of any of them, not even whether
     the bookie has them. They get errors from all look-ups, and `ledger_ids` does not list them. For any thread."""
@@ -76,6 +78,10 @@ class LedgerIndex(IndexView, Protocol):
     def has_full(self) -> bool:
         """Whether there are full ledgers: their disk takes no changes now, so what is held for them stays in memory,
         and the bookie must not accept more. For any thread."""
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """A line for the operator for each directory with hidden or full ledgers. For any thread."""
 
     def is_hidden(self, ledger_id: int) -> bool:
         """Return whether a ledger is hidden. For any thread."""
