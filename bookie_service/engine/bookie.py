@@ -196,7 +196,7 @@ class Bookie:
             return None
         if len(limbo.ledger_ids) and add.ledger_id in limbo:
             return None
-        if self._store.index.is_full(add.ledger_id):
+        if self._store.index.is_divided and self._store.index.is_full(add.ledger_id):
             return None
         try:
             ledger = self._store.ledger(add.ledger_id)
@@ -286,7 +286,7 @@ class Bookie:
         was_fenced = ledger is None and ledger_id in self._store.tombstones
         is_known = ledger is not None and ledger.master_key != UNKNOWN_KEY
         key = self._key_of(client, ledger_id, ledger) or run.first_key(octets)
-        is_full = self._store.index.is_full(ledger_id)
+        is_full = self._store.index.is_divided and self._store.index.is_full(ledger_id)
         statuses = rules.add_statuses(
             ledger_id,
             run.entry_ids,

@@ -73,9 +73,8 @@ _LEDGERS_LOOKED_AT = 8
 """When another ledger comes, this many of the oldest are checked for one that can be dropped."""
 REMOVALS_AT_ONCE = 256
 """How many index files are removed while a flush waits."""
-_UNMARKED_LEDGERS_MAX = 64 * 1024
-_WAITING_LEDGERS_MAX = 4 * _UNMARKED_LEDGERS_MAX
-"""If this many ledgers, of about 1 KiB, stay in memory because a disk keeps the marks back, no new ones begin."""
+_UNMARKED_LEDGERS_MAX, _WAITING_LEDGERS_MAX = 64 * 1024, 256 * 1024
+"""If the latter, of about 1 KiB, stay in memory because a disk keeps the marks back, no new ones begin."""
 UNMARKED_BYTES_MAX = 256 * 1024 * 1024
 """At most this many bytes are flushed without advancing the marks, because replay has to read them again."""
 
