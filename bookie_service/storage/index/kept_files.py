@@ -178,8 +178,9 @@ class KeptFiles:
         return False
 
     def remove(self, files: LocalFiles, disks: DiskWork, home: int) -> None:
-        """Remove the files of a home, whose store has everything durably. One whose disk is late or fails stays, and is
-        ignored by a start. If the record of places has no space for a change, all stay until the next call.
+        """Remove the files of a home, whose store has everything durably. One whose disk is late stays until a later
+        call, and one whose disk fails until the next start, which ignores it. If the record of places has no space for
+        a change, all stay until the next call.
 
         Raises:
             OSError: the disk of the record of places fails.
@@ -189,8 +190,9 @@ class KeptFiles:
             return
         if not _is_recorded(partial(places.forget, kept_format.file_name(home))):
             return
-        at = self._at.pop(home, set())
+        at = self._at.get(home, set())
         work = {place: partial(_remove, files, self._path(home, place)) for place in at if not disks.is_busy(place)}
+        self._at[home] = at - work.keys()
         _check_removals(disks.run(work))
 
 
