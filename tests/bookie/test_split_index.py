@@ -504,9 +504,15 @@ def _rebuild(disk: SimulatedDisk) -> None:
     Rebuild(stopped_bookie(disk, SETUP), lambda line: None).run(None)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_crash_at_any_moment_of_the_rebuild_of_a_lost_store_loses_nothing(place: int) -> None:
-    disk, history = _stopped(filled(2))
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [(lambda: _stopped(filled(2)), 0), (lambda: _stopped(filled(2)), 1), (_with_one_store, 0)],
+    ids=["first of two", "second of two", "only one"],
+)
+def test_crash_at_any_moment_of_the_rebuild_of_a_lost_store_loses_nothing_and_makes_one_for_each_directory(
+    make: Callable[[], tuple[SimulatedDisk, History]], place: int
+) -> None:
+    disk, history = make()
     current = disk.directory(f"/ledgers{place}/current")
     for names in (current.cached, current.durable):
         del names["positions"]
@@ -518,6 +524,7 @@ def test_crash_at_any_moment_of_the_rebuild_of_a_lost_store_loses_nothing(place:
         _rebuild(image)
         twin = BookieTwin(image, SETUP, history.after_crash())
         assert twin.is_in_doubt, name
+        assert _is_split(image), name
         for ledger_id in LEDGERS:
             assert [twin.read(ledger_id, entry_id)[0] for entry_id in range(4)] == [Status.EOK] * 4, name
         tried += 1
