@@ -28,7 +28,16 @@ from tests.bookie import collecting
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.serving import Serving, service_options, stored
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all, write_more
+from tests.bookie.three_directories import (
+    LEDGERS,
+    PAYLOADS,
+    make_only_store,
+    marks,
+    read_all,
+    settle,
+    write_all,
+    write_more,
+)
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
@@ -136,9 +145,15 @@ def test_key_value_stores_of_other_directories_go_on_when_one_is_full_or_fails(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_interleaved_storage_goes_on_as_well_when_a_directory_is_full_or_fails(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize("storage_class", [StorageClass.INTERLEAVED, StorageClass.DB])
+def test_other_storages_go_on_as_well_when_a_directory_is_full_or_fails(
+    tmp_path: Path, storage_class: StorageClass, code: int
+) -> None:
+    """An only store of `DbLedgerStorage` is in the first directory, so only that one must take writes."""
     files = FaultyFiles()
-    bookie = options(tmp_path, store=StoreOptions(StorageClass.INTERLEAVED, append=AppendOptions(50_000), disks=ROOMY))
+    if storage_class is StorageClass.DB:
+        make_only_store(tmp_path)
+    bookie = options(tmp_path, store=StoreOptions(storage_class, append=AppendOptions(50_000), disks=ROOMY))
     with Serving(bookie, files) as serving, serving.connect() as peer:
         write_all(peer, 0)
         hurt(serving, files, "b", code)
@@ -147,7 +162,9 @@ def test_interleaved_storage_goes_on_as_well_when_a_directory_is_full_or_fails(t
             settle(serving)
         read_all(peer, 120)
         assert serving.failure is None
-        serving.abandon()
+        # This process has locked the key-value store until it closes it.
+        if storage_class is not StorageClass.DB:
+            serving.abandon()
     with Serving(bookie, files) as serving, serving.connect() as peer:
         read_all(peer, 120)
         write_all(peer, 120)

@@ -23,7 +23,7 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.serving import Peer, Serving, service_options
 from tests.bookie.stalling_files import StallingFiles
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, make_only_store, marks, read_all, settle, write_all
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
@@ -127,8 +127,7 @@ def test_adds_reads_and_flushes_go_on_while_a_disk_stalls_and_the_mark_waits_for
 def test_mark_waits_for_a_disk_that_stalls_if_it_has_the_only_store(
     tmp_path: Path, files: StallingFiles, name: str
 ) -> None:
-    """An earlier build made the bookie: its one store is in the first directory."""
-    (tmp_path / "a/current/positions").mkdir(parents=True)
+    make_only_store(tmp_path)
     with used_beside_a_stall(tmp_path, files, name, StorageClass.DB) as before:
         # No other directory needs a sync for the index.
         if name == "a":

@@ -25,7 +25,7 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.serving import Serving, service_options, stored
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, read_all, settle, write_all, write_more
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, make_only_store, read_all, settle, write_all, write_more
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
@@ -53,16 +53,22 @@ def files_of(directory: Path) -> OpenDirectories:
     [
         *((StorageClass.SORTED, name) for name in "abc"),
         (StorageClass.INTERLEAVED, "b"),
+        *((StorageClass.DB, name) for name in "bc"),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_directory_that_vanishes_takes_with_it_what_lay_there_and_nothing_else(
     tmp_path: Path, storage_class: StorageClass, name: str
 ) -> None:
-    """B9: the bookie ended, because "No such file or directory" did not count as a disk that fails."""
+    """B9: the bookie ended, because "No such file or directory" did not count as a disk that fails.
+
+    The only store of `DbLedgerStorage` is in the first directory.
+    """
     for each in "abc":
         layout_path = Path(layout.current(str(tmp_path / each)))
         layout_path.mkdir(parents=True)
+    if storage_class is StorageClass.DB:
+        make_only_store(tmp_path)
     chosen = options(tmp_path, storage_class)
     with Serving(chosen, files_of(tmp_path)) as serving, serving.connect() as peer:
         write_all(peer, 0)

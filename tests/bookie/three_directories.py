@@ -19,6 +19,11 @@ LEDGERS = range(12, 18)
 _stored = functools.cache(stored)
 
 
+def make_only_store(directory: Path) -> None:
+    """Begin as an earlier build does whose bookie has one key-value store for all directories, in the first one."""
+    (directory / "a/current/positions").mkdir(parents=True)
+
+
 def settle(serving: Serving) -> None:
     """Return when everything is flushed and the marks are after it. Until the next add, no flush begins."""
     store = serving.service.storage.store
