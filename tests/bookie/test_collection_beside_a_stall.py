@@ -113,6 +113,20 @@ def test_flushes_go_on_if_collection_finds_a_disk_late_only_when_it_has_their_lo
     assert read(store, 5, 0) == item(5, 0, 40) + item(5, 1, 40)
 
 
+@pytest.mark.parametrize("ledger_id", [2, 4])
+def test_flushes_go_on_while_the_list_of_ledgers_in_limbo_is_synced(
+    store: LedgerStorage, files: StallingDisks, ledger_id: int
+) -> None:
+    store.limbo.begin([2, 4])
+    files.stall("/a/limbo")
+    # 2 was dropped.
+    end = store.sync_dropped if ledger_id == 2 else store.end_limbo
+    with running(lambda: end([ledger_id]), files.release):
+        wait_until(lambda: files.holding, "the sync of the list")
+        assert flushes(store)
+    assert store.limbo.ledger_ids.tolist() == [6 - ledger_id]
+
+
 @pytest.mark.parametrize("storage_class", [StorageClass.DB], indirect=True)
 def test_flushes_go_on_while_the_removal_of_ledgers_from_the_key_value_store_is_synced(
     store: LedgerStorage, files: StallingDisks

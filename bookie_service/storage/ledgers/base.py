@@ -514,10 +514,9 @@ class BaseLedgerStorage(ABC):
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
         with self._changing_records():
-            # A disk may have failed since they were checked, also in a flush that had the lock.
-            ended = [each for each in ledger_ids if not self.index.is_hidden(each)]
-            self.index.accept(ended)
-            self.limbo.end(ended)
+            self.index.accept(ledger_ids)
+        # Without the lock, because a disk may be late. One may have failed since they were checked.
+        self.limbo.end(ledger_ids, lambda: [each for each in ledger_ids if self.index.is_hidden(each)])
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
@@ -552,9 +551,8 @@ class BaseLedgerStorage(ABC):
         # Without the lock, because a disk may be late.
         for each in syncs:
             each.result()
-        with self.writing:
-            # One that comes back with its disk would deny what it lacks.
-            self.limbo.end(set(ledger_ids).difference(self.index.may_come_back(ledger_ids)))
+        # One that comes back with its disk would deny what it lacks.
+        self.limbo.end(ledger_ids, lambda: self.index.may_come_back(ledger_ids))
         self.index.forget_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:

@@ -478,8 +478,11 @@ class LedgerStorage(Protocol):
         """
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
-        """Release ledgers from limbo, durably, except hidden ones. On any thread. Raises OSError if some are still in
-        limbo."""
+        """Release ledgers from limbo, durably, except hidden ones. On any thread. Flushes do not wait for it.
+
+        Raises:
+            OSError: some are still in limbo.
+        """
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         """Remove ledgers that are still droppable and unwritten; return them. `sync_dropped` makes the removal durable.
@@ -492,7 +495,7 @@ class LedgerStorage(Protocol):
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
         """Make the removal of ledgers durable, as far as their disks take writes; those whose removal is durable leave
-        limbo. Waits for a disk that is late. On the collector's thread.
+        limbo. Waits for a disk that is late; flushes do not wait for it. On the collector's thread.
 
         Raises:
             OSError: a sync failed, and the process must end.
