@@ -294,6 +294,10 @@ class KeyValueIndex(AllReadable, KeyValueView):
     def disown(self, ledger_ids: Collection[int]) -> None:
         """Do nothing: there are no records of single ledgers."""
 
+    def goes_on_without(self, ledger_id: int, error: OSError) -> bool:
+        # A write would not read what it replaces.
+        return False
+
     @property
     def is_clean(self) -> bool:
         return self._is_clean and (self._kept is None or not (self._kept.keeps_any or self._kept.is_saved))

@@ -252,6 +252,10 @@ class PerLedgerIndex(AllReadable):
     def is_clean(self) -> bool:
         return self._writer.is_clean
 
+    def goes_on_without(self, ledger_id: int, error: OSError) -> bool:
+        # A file that cannot be read when it is written moves to another disk.
+        return True
+
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         self._writer.hold(updates)
 

@@ -398,6 +398,10 @@ class SplitIndex(SplitView):
     def disown(self, ledger_ids: Collection[int]) -> None:
         """Do nothing: there are no records of single ledgers."""
 
+    def goes_on_without(self, ledger_id: int, error: OSError) -> bool:
+        self._close(ledger_id % len(self._paths), error)
+        return True
+
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         by_home: dict[int, list[LedgerUpdate]] = {}
         for update in updates:

@@ -161,6 +161,10 @@ class LedgerIndex(IndexView, Protocol):
     def is_clean(self) -> bool:
         """True when everything held is durable. For any thread."""
 
+    def goes_on_without(self, ledger_id: int, error: OSError) -> bool:
+        """Return whether a start can go on, though the disk fails to read what the index has of a ledger. `hold` does
+        not replace it then, as long as it cannot be read. For replay."""
+
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         """Hold headers and positions. Views see the positions at once. For one thread at a time.
 
