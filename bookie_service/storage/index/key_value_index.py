@@ -351,19 +351,23 @@ class KeyValueIndex(AllReadable, KeyValueView):
         """Write keys and values to the store's memory, after making room there. If there is no room, keep them."""
         size = sum(len(key) + len(value) for key, value in puts)
         has_room = not self._newer_bytes or self._newer_bytes + size <= self._newer_bytes_max
-        self._is_clean = False
         if not has_room and not self._make_room():
             assert self._kept is not None
             self._kept.keep(puts)
             return
-        self._newer_bytes += size
         try:
-            self._key_values.write(puts)
+            self._write(puts, size)
         except OSError as error:
             # Too much is kept. No sync comes before these changes are held, and only a sync finds that there is space.
             if self._kept is None or not is_out_of_space(error) or not self._make_room():
                 raise
-            self._key_values.write(puts)
+            self._write(puts, size)
+
+    def _write(self, puts: Sequence[tuple[bytes, bytes]], size: int) -> None:
+        # Each time, because a sync between a refused write and the next one does not have these changes.
+        self._newer_bytes += size
+        self._is_clean = False
+        self._key_values.write(puts)
 
     def _make_room(self) -> bool:
         """Begin a sync, before the memory of the store is full. If an earlier one goes on, wait for its end.
