@@ -231,6 +231,7 @@ class Conversion:
             self._options,
             from_scratch=True,
             begin_swap=lambda: self._swap.begin(self._purpose),
+            places=self._places,
         )
 
     def _end(self, *, store_counts: bool) -> None:

@@ -31,6 +31,7 @@ from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.index.split_index import SplitIndex
 from bookie_service.storage.index.split_layout import SplitLayout, find_layout
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import IndexView
@@ -196,9 +197,11 @@ class KeyValueIndexBuilder:
         *,
         from_scratch: bool,
         begin_swap: Callable[[], None],
+        places: FilePlaces,
     ) -> None:
         """`directories`: the `current` directories of all ledger directories. If there are several, new stores are made
-        in each. `begin_swap` is called when they are complete, and must make them count (`StoreSwap`).
+        in each. `begin_swap` is called when they are complete, and must make them count (`StoreSwap`). `places`: the
+        record of which files with what old stores lack count.
 
         Raises:
             StorageDamaged: without `from_scratch`: an old store is damaged or missing.
@@ -221,13 +224,13 @@ class KeyValueIndexBuilder:
             remove_unfinished(files, directories)
         if from_scratch and self._is_split:
             layout = SplitLayout(len(directories), {}, is_being_created=True)
-            self._index = _split_index(files, directories, options, layout, REBUILT_NAME)
+            self._index = _split_index(files, directories, options, layout, None, REBUILT_NAME)
         elif from_scratch:
             commit = os.path.join(directory, key_value_index.COMMIT_NAME)
             reached = key_value_index.decode_commit(files.read_all(commit)) if files.exists(commit) else None
             self._index = KeyValueIndex(files, directory, options, name=REBUILT_NAME, commits_before=reached or 0)
         elif (found := find_layout(files, directories)) is not None:
-            self._index = _split_index(files, directories, options, found, key_value_index.DIRECTORY_NAME)
+            self._index = _split_index(files, directories, options, found, places)
         else:
             self._index = KeyValueIndex(files, directory, options)
 
@@ -289,7 +292,12 @@ class KeyValueIndexBuilder:
 
 
 def _split_index(
-    files: LocalFiles, directories: Sequence[str], options: KeyValueOptions, layout: SplitLayout, name: str
+    files: LocalFiles,
+    directories: Sequence[str],
+    options: KeyValueOptions,
+    layout: SplitLayout,
+    places: FilePlaces | None,
+    name: str = key_value_index.DIRECTORY_NAME,
 ) -> SplitIndex:
     """Open or create one store for each directory. Raises OSError if a disk fails."""
 
@@ -298,7 +306,7 @@ def _split_index(
 
     for error in layout.hidden.values():
         raise error
-    index = SplitIndex(files, directories, options, layout, begin_doubt=begin_doubt, name=name)
+    index = SplitIndex(files, directories, options, layout, places=places, begin_doubt=begin_doubt, name=name)
     if index.has_hidden:
         index.close()
         raise OSError(errno.EIO, "the disk of a key-value store fails", directories[0])

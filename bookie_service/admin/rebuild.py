@@ -73,6 +73,7 @@ from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.index.split_index import open_index_view
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.factory import check_converted, check_written_by
@@ -258,6 +259,7 @@ class Rebuild:
                 self._options,
                 from_scratch=from_scratch,
                 begin_swap=lambda: self._swap.begin(layout.REBUILDING),
+                places=FilePlaces(self._files, self._journals[0]),
             )
         return PerLedgerIndexBuilder(self._files, self._ledgers)
 

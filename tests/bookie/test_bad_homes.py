@@ -22,8 +22,10 @@ from bookie_service.storage.index import key_value_index
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.kept_files import KeptFiles
 from bookie_service.storage.index.split_index import open_index_view
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.kept_key_values import KeptKeyValues
 from bookie_service.storage.ledgers import base
+from bookie_service.storage.ledgers.limbo import Limbo
 from tests.bookie.changing import Statuses
 from tests.crash.campaign import reopened
 from tests.crash.doubts import stopped_bookie
@@ -406,6 +408,24 @@ def test_index_that_lacks_changes_of_a_file_without_a_record_is_rebuilt() -> Non
     started = BookieTwin(disk, twin.setup, history)
     started.begin_run(history.ledgers)
     assert not kept_files(disk)
+    audit_limbo(started)
+
+
+@pytest.mark.parametrize("wanted", [None, frozenset({1})])
+@pytest.mark.parametrize("takes_store", [False, True])
+def test_ledgers_are_rebuilt_whose_store_lacks_what_another_directory_has(
+    takes_store: bool, wanted: frozenset[int] | None
+) -> None:
+    disk, twin = beside_a_full_home()
+    if takes_store:
+        disk.fault = None
+    files = SimulatedFiles(disk)
+    Limbo(files, twin.setup.current_ledger_paths, FilePlaces(files, twin.setup.current_journal_paths[0])).begin([1])
+    report = Rebuild(stopped_bookie(disk, twin.setup), lambda line: None).run(wanted)
+    assert (report.ledgers, report.everything) == (1, False)
+    started = reopened(crash_image(disk, Loss.LOST, Random(1)), twin.setup, twin.history.after_crash())
+    assert started.store.limbo.ledger_ids.tolist() == [1]
+    assert started.read(1, 3)[0] == Status.EOK
     audit_limbo(started)
 
 
