@@ -26,7 +26,7 @@ A crash at any moment loses nothing: run it again, with the same class to finish
 old index turns out to be damaged, the command undoes its own steps, and also if the only store is divided and a disk
 does not take the new ones. Once the new index is made, and to undo, only the
 index that does not count is removed. What a ledger disk that fails has of it stays there, so that the bookie can start
-without this disk.
+without this disk. With this disk, the command removes a store there, if index files count.
 
 Exit code 0: done, or there was nothing to do; 1: not done, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -175,6 +175,8 @@ class Conversion:
         if self._is_interrupted:
             self._report.was_interrupted = True
         else:
+            if not has_store and not self._to_store:
+                self._remove_left_stores()
             has_files = self._has_files(has_store)
             if has_store and has_files:
                 raise ConfigurationError(
@@ -374,6 +376,14 @@ class Conversion:
                 # With a store in each directory, all disks are needed. The only store is in the first directory.
                 if directory == self._ledgers[0] or not is_disk_failure(error):
                     raise
+
+    def _remove_left_stores(self) -> None:
+        """Remove stores that an earlier conversion left on disks that failed, if a record says that index files count.
+
+        A bookie that uses stores has no such record. Without it the store of the first directory may be lost.
+        """
+        if IndexManifest(self._files, self._ledgers, places=self._places).is_complete:
+            self._remove_unfinished()
 
     def _remove_store_in(self, directory: str) -> None:
         """Remove the store of a directory, whose name was taken from the store in the first directory."""

@@ -474,11 +474,12 @@ def test_crash_at_any_moment_of_a_conversion_leaves_one_whole_index(
 def test_interrupted_conversion_ends_with_index_files_without_a_disk_that_fails(
     old: StorageClass, new: StorageClass
 ) -> None:
-    """Undone or finished: what the disk has of the other index does not count."""
+    """What the disk has of the other index does not count. When the disk is back, a second run removes it."""
     setup = replace(SETUP, store=replace(SETUP.store, storage_class=old))
     twin = BookieTwin(setup.new_disk(), setup, History())
     put(twin, 0)
-    disk, _ = _stopped(twin)
+    disk, history = _stopped(twin)
+    with_files = replace(SETUP, store=replace(SETUP.store, storage_class=StorageClass.SORTED))
     ended = 0
     for name, image in images_of_crashes(disk, lambda: _convert(disk, new)):
         files = SimulatedFiles(image)
@@ -492,6 +493,10 @@ def test_interrupted_conversion_ends_with_index_files_without_a_disk_that_fails(
             except OSError as error:
                 raise AssertionError(name) from error
             ended += 1
+            image.fault = None
+            _convert(image, StorageClass.SORTED)
+            audit(BookieTwin(image, with_files, history.after_crash()), history.after_crash())
+            assert not files.is_directory("/ledgers1/current/positions"), name
     assert ended > 5
 
 
