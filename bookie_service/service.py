@@ -115,8 +115,10 @@ class BookieService:
         """What is called at intervals, from `start` to `stop`."""
         self.cluster_addresses: Callable[[], Collection[str]] = lambda: ()
         """Returns the addresses of the cluster's bookies, for which some connections are reserved."""
+        self._index_problems: Sequence[str] = ()
+        """What the last look found of the index (`LedgerIndex.problems`)."""
         self.on_mode_change: Callable[[], None] = lambda: None
-        """Called when `is_read_only` has changed."""
+        """Called when `is_read_only` has changed, or what the operator must know of the index."""
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a thread of the service has died; the process must end."""
         self.full: asyncio.Future[BaseException] = self._loop.create_future()
@@ -499,6 +501,10 @@ class BookieService:
         self._bookie.look_at_disks()
         if self._disks.is_stuck:
             self._checkpoints.retry()
+        problems = self._storage.store.index.problems
+        if problems != self._index_problems:
+            self._index_problems = problems
+            self.on_mode_change()
 
     def _on_disks_change(self) -> None:
         if not self._options.disks.read_only_mode and self._disks.verdict.refusal and not self.full.done():

@@ -214,7 +214,11 @@ def _registration(parts: _Parts, ports: Ports) -> Registration:
 
 
 def _mode_changed(operator: BookieOperator, registration: Registration) -> None:
-    registration.change(read_only=operator.is_registered_read_only, reason=operator.reason)
+    registration.change(
+        read_only=operator.is_registered_read_only,
+        reason=operator.reason,
+        index_problem="; ".join(operator.index_problems),
+    )
 
 
 async def _serve(parts: _Parts, ports: Ports, registration: Registration) -> None:

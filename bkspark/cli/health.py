@@ -224,11 +224,14 @@ async def bookie_facts(client: Client, bookie: str, state: str) -> BookieFacts:
 
     from bkspark.core.health import DOWN, READ_ONLY, BookieFacts
     from bkspark.errors import BookKeeperError
+    from bkspark.metadata.registration import INDEX_PROBLEM, REASON
 
     if state == DOWN:
         return BookieFacts(bookie, state)
     context = await client.context()
-    reason = await _reason(client, bookie) if state == READ_ONLY else ""
+    address = await context.registry.registration(bookie)
+    properties = {} if address is None else address.properties
+    reason = properties.get(REASON, "") if state == READ_ONLY else ""
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             space = await (await context.pool.v3_channel(bookie)).disk_space()
@@ -236,15 +239,8 @@ async def bookie_facts(client: Client, bookie: str, state: str) -> BookieFacts:
         return BookieFacts(bookie, state, f"nothing came within {ANSWER_S_MAX:g} s")
     except BookKeeperError as error:
         return BookieFacts(bookie, state, str(error))
-    return BookieFacts(bookie, state, "", space.free_bytes, space.total_bytes, reason)
-
-
-async def _reason(client: Client, bookie: str) -> str:
-    """Return why a bookie is read-only, as its registration says."""
-    from bkspark.metadata.registration import REASON
-
-    address = await (await client.context()).registry.registration(bookie)
-    return "" if address is None else address.properties.get(REASON, "")
+    problem = properties.get(INDEX_PROBLEM, "")
+    return BookieFacts(bookie, state, "", space.free_bytes, space.total_bytes, reason, problem)
 
 
 async def against_stopping(client: Client, bookie: str, facts: ClusterFacts) -> tuple[list[Reason], int]:

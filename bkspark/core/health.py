@@ -25,6 +25,7 @@ UNHEALTHY_CODES = (
     "bookie_unreachable",
     "bookie_readonly",
     "bookie_disk_full",
+    "bookie_index_limited",
     "no_writable_bookie",
     "underreplicated",
     "autorecovery_disabled",
@@ -60,7 +61,8 @@ class BookieFacts:
     """What is known of the bookie `id`.
 
     problem: why it does not answer, "" if it does. free_bytes, total_bytes: of its disks, None if not known. reason:
-    why it is read-only, "" if it does not say why; Apache's bookies never do.
+    why it is read-only, "" if it does not say why; Apache's bookies never do. index_problem: of which ledgers its index
+    fails or takes no changes, "" if it does not say so.
     """
 
     id: str
@@ -70,6 +72,7 @@ class BookieFacts:
     free_bytes: int | None = None
     total_bytes: int | None = None
     reason: str = ""
+    index_problem: str = ""
 
     @property
     def serves(self) -> bool:
@@ -116,6 +119,9 @@ def _of_bookie(bookie: BookieFacts) -> Iterable[Reason]:
     elif bookie.state == READ_ONLY:
         because = f": {one_line(bookie.reason)}" if bookie.reason else ""
         yield Reason("bookie_readonly", f"bookie {bookie.id} is read-only{because}", bookie.id)
+    if bookie.serves and bookie.index_problem:
+        text = f"bookie {bookie.id} does not serve all its ledgers: {one_line(bookie.index_problem)}"
+        yield Reason("bookie_index_limited", text, bookie.id)
     if bookie.total_bytes and bookie.free_bytes is not None:
         used = 1 - bookie.free_bytes / bookie.total_bytes
         if used > FULL_SHARE:

@@ -18,8 +18,9 @@ PROTOCOL = "bookie-rpc"
 HTTP_ID, HTTP_PROTOCOL = "httpserver", "http"
 TLS = "tls"
 """The endpoint extension that marks TLS."""
-VERSION, REASON = "bkspark.version", "bkspark.reason"
-"""Properties of our bookies: their version, and why they are read-only."""
+VERSION, REASON, INDEX_PROBLEM = "bkspark.version", "bkspark.reason", "bkspark.index"
+"""Properties of our bookies: their version, why they are read-only, and of which ledgers the index is out of reach or
+takes no changes."""
 
 
 @dataclass(frozen=True)

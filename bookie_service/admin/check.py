@@ -60,15 +60,16 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
 from bookie_service.formats.index import POSITION_BYTES, STORED_ENTRY_ID_MAX, Layout
+from bookie_service.formats.key_value_index import COMMIT_NAME, DIRECTORY_NAME
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout, ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
-from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
+from bookie_service.storage.index.split_index import open_index_view
 from bookie_service.storage.io.files import ReadOnlyFiles, is_disk_failure
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.factory import check_converted, check_written_by
@@ -347,6 +348,20 @@ class BookieCheck:
                 else:
                     self._note(finding)
         lookup.close()
+        self._guard(self._open_stores)
+
+    def _open_stores(self) -> None:
+        """Look positions up in the key-value stores from now on, if there are any. Damage in them is reported."""
+        every = [os.path.join(each, name) for each in self._ledgers for name in (DIRECTORY_NAME, COMMIT_NAME)]
+        if not (found := list(filter(self._files.exists, every))):
+            return
+        self._index_place = ", ".join(filter(places.is_key_value_index, found))
+        try:
+            self._index = held = open_index_view(self._files, self._journals[0], self._ledgers)
+            self._closing.callback(held.close_store)
+        except StorageDamaged as error:
+            if not any(str(error) == damage.reason for damage in self._report.damage):
+                self._report.add(Damage(found[0], None, None, str(error)))
 
     def _check_index_files(self) -> None:
         """Report index files that were durable and are missing or cut, because reads would not find their entries."""
@@ -368,16 +383,10 @@ class BookieCheck:
                 self._report.add(Damage(path, size, least_bytes - size, reason, ledger_id))
 
     def _key_value_index(self, path: str, lookup: LogLookup) -> Iterator[Finding]:
-        """Yield the contents of the store. Positions are looked up in it from now on."""
-        self._index_place = path
+        """Yield the contents of one store."""
         for finding in read_key_value_index(self._files, path, lookup):
             self._report.ledgers += isinstance(finding, Fact)
             yield finding
-        try:
-            self._index = held = open_view(self._files, os.path.dirname(path))
-        except StorageDamaged:
-            return  # the damage was reported already
-        self._closing.callback(held.close_store)
 
     def _count_positions(self, run: FoundPositions) -> None:
         self._report.positions += len(run.positions)

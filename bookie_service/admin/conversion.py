@@ -15,14 +15,18 @@ The steps, each of them durable before the next one:
 
 1. The file `conversion` is made in the first journal directory. Every class refuses to start while it is there. It is
    beside a journal, because a bookie may start without a ledger directory whose disk fails.
-2. The new index is made beside the old one. While the store has its final name, `positions`, the store counts;
-   otherwise the index files count. So the rename of the store decides.
+2. The new index is made beside the old one. While the store of the first directory has its final name, `positions`, the
+   store counts; otherwise the index files count. So the rename of the store decides. If there are several ledger
+   directories, a store is made in each, and the file `conversion` decides (`store_swap`).
 3. The old index is removed, and then the file `conversion`.
 
+A bookie that has one store for several ledger directories gets one in each.
+
 A crash at any moment loses nothing: run it again, with the same class to finish or with the other one to undo. If the
-old index turns out to be damaged, the command undoes its own steps. Once the new index is made, and to undo, only the
+old index turns out to be damaged, the command undoes its own steps, and also if the only store is divided and a disk
+does not take the new ones. Once the new index is made, and to undo, only the
 index that does not count is removed. What a ledger disk that fails has of it stays there, so that the bookie can start
-without this disk.
+without this disk. With this disk, the command removes a store there, if index files count.
 
 Exit code 0: done, or there was nothing to do; 1: not done, or the bookie runs; 2: wrong usage or configuration.
 """
@@ -47,10 +51,10 @@ from bookie_service.admin.index_building import (
     IndexBuilder,
     KeyValueIndexBuilder,
     PerLedgerIndexBuilder,
-    remove_tree,
 )
 from bookie_service.admin.rebuild import cut_files
 from bookie_service.admin.stopped_bookie import StoppedBookie, check_directories, holding, show_progress
+from bookie_service.admin.store_swap import REBUILT_NAME, StoreSwap, remove_tree, remove_unfinished
 from bookie_service.formats import index_files, key_value_index, ledger_headers
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.settings.arguments import describe, fail
@@ -58,9 +62,12 @@ from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout, ledger_id_sets
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
-from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.kept_files import forget_kept_files
+from bookie_service.storage.index.key_value_index import ONE_STORE, open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
+from bookie_service.storage.index.split_index import open_index_view
+from bookie_service.storage.index.split_layout import find_layout
 from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import is_disk_failure
 from bookie_service.storage.ledgers.interface import IndexView
@@ -73,8 +80,6 @@ _GENERATION = 1
 """The generation of each header in the new index, where it is the first one."""
 _RECORDS = (index_files.FILE_NAME, ledger_headers.FILE_NAME)
 """The names of the records about index files."""
-_UNFINISHED = key_value_index.DIRECTORY_NAME + SUFFIX
-"""The name of a store that does not count: it is not finished, or index files have replaced it."""
 
 
 @dataclass(slots=True)
@@ -125,6 +130,8 @@ class Conversion:
             StorageDamaged: the record of the places of files has a version that this bookie does not read.
         """
         self._files = bookie.files
+        self._journal = bookie.journals[0]
+        """The `current` directory of the first journal."""
         self._ledgers = bookie.ledgers
         self._to_store = bookie.storage_class is StorageClass.DB
         self._options = bookie.key_values
@@ -145,6 +152,12 @@ class Conversion:
             )
         self._is_interrupted = not has_run or bookie.files.exists(self._old_marker)
         """Whether an earlier conversion did not end."""
+        if not has_run and bookie.files.read_all(self._marker).startswith(layout.REBUILDING):
+            raise ConfigurationError(f"{self._marker}: a rebuild was interrupted: run --rebuild-index again")
+        self._swap = StoreSwap(bookie.files, bookie.journals, bookie.ledgers)
+        """Gives every directory its new store."""
+        self._purpose = f"{StorageClass.DB.short_name}\n".encode()
+        """The beginning of the marker while stores are made."""
         self._places = FilePlaces(bookie.files, bookie.journals[0])
 
     def run(self) -> ConversionReport:
@@ -153,12 +166,17 @@ class Conversion:
         Raises:
             ConfigurationError: there are indexes of both kinds.
             StorageDamaged: the old index is damaged, or a file of it is lost. It is as it was.
-            OSError: a file cannot be read or written. Run it again.
+            OSError: a file cannot be read or written. Run it again. If the only store was to be divided, it counts as
+                before.
         """
+        self._swap.finish(self._purpose, keeps_marker=True)
         has_store = self._files.is_directory(self._store)
+        is_divided = self._to_store and has_store and self._is_divided()
         if self._is_interrupted:
             self._report.was_interrupted = True
         else:
+            if not has_store and not self._to_store:
+                self._remove_left_stores()
             has_files = self._has_files(has_store)
             if has_store and has_files:
                 raise ConfigurationError(
@@ -166,19 +184,57 @@ class Conversion:
                     "conversion was interrupted, so it is unknown which of them counts: move what the bookie did not "
                     "use last to another place"
                 )
-            if has_store == self._to_store or not (has_store or has_files):
+            if (has_store == self._to_store and not is_divided) or not (has_store or has_files):
                 return self._report
             self._files.replace(self._marker, f"{self._report.storage_class}\n".encode())
         self._report.is_converted = True
-        if has_store != self._to_store:
+        if is_divided or has_store != self._to_store:
             self._remove_unfinished()
+            make = self._divide_store if is_divided else self._make_store if self._to_store else self._make_files
             try:
-                self._make_store() if self._to_store else self._make_files()
+                make()
             except StorageDamaged:
                 self._end(store_counts=has_store)
                 raise
+            except OSError:
+                # To divide a store there is no other class that undoes it. A disk that fails keeps what it has of it.
+                if is_divided and not self._swap.has_begun(self._purpose):
+                    self._end(store_counts=True)
+                raise
         self._end(store_counts=self._to_store)
         return self._report
+
+    def _is_divided(self) -> bool:
+        """Return whether the only store must be divided: each ledger directory gets its own."""
+        return 1 < len(self._ledgers) <= key_value_index.STORES_MAX and find_layout(self._files, self._ledgers) is None
+
+    def _divide_store(self) -> None:
+        """Make a store in each directory from the only one."""
+        view = open_view(self._files, self._ledgers[0], ONE_STORE)
+        try:
+            builder = self._store_builder()
+            try:
+                self._fill(builder, view, view.ledger_ids())
+            except StorageDamaged:
+                builder.close()
+                raise
+            except OSError:
+                with contextlib.suppress(OSError):
+                    builder.close()
+                raise
+        finally:
+            view.close_store()
+        self._swap.finish(self._purpose, keeps_marker=True)
+
+    def _store_builder(self) -> KeyValueIndexBuilder:
+        return KeyValueIndexBuilder(
+            self._files,
+            self._ledgers,
+            self._options,
+            from_scratch=True,
+            begin_swap=lambda: self._swap.begin(self._purpose),
+            places=self._places,
+        )
 
     def _end(self, *, store_counts: bool) -> None:
         """Remove the index that does not count, and then the marker. A ledger disk that fails may keep index files."""
@@ -189,6 +245,8 @@ class Conversion:
                     "before the bookie uses this directory again"
                 )
         self._remove_unfinished()
+        if not store_counts:
+            forget_kept_files(self._files, self._places, self._ledgers, leaves_out_failing=True)
         for marker in filter(self._files.exists, (self._old_marker, self._marker)):
             self._files.remove(marker)
             self._files.sync_directory(os.path.dirname(marker))
@@ -228,22 +286,23 @@ class Conversion:
             self._files, paths, IndexPages(PAGE_BYTES, PAGE_BYTES), fileless, FILES_OPEN_MAX, keeps_pages=False
         )
         with contextlib.closing(reader):
-            builder = KeyValueIndexBuilder(self._files, self._ledgers, self._options, from_scratch=True)
+            builder = self._store_builder()
             try:
                 self._fill(builder, reader, ledger_id_sets.union(filed, fileless.ledger_ids()))
             except StorageDamaged:
                 builder.close()
                 raise
+        self._swap.finish(self._purpose, keeps_marker=True)
 
     def _make_files(self) -> None:
         """Make the index files from the store, and then take its name from the store."""
         self._remove_files(leaves_out_failing=False)
-        view = open_view(self._files, self._ledgers[0])
+        view = open_index_view(self._files, self._journal, self._ledgers)
         try:
             self._fill(PerLedgerIndexBuilder(self._files, self._ledgers), view, view.ledger_ids())
         finally:
             view.close_store()
-        self._files.rename(self._store, os.path.join(self._ledgers[0], _UNFINISHED))
+        self._files.rename(self._store, os.path.join(self._ledgers[0], REBUILT_NAME))
         self._files.sync_directory(self._ledgers[0])
 
     def _fill(self, builder: IndexBuilder, old: IndexView, ledger_ids: np.ndarray) -> None:
@@ -306,15 +365,33 @@ class Conversion:
             self._files.sync_directory(os.path.dirname(directory))
 
     def _remove_unfinished(self) -> None:
-        """Remove what is left of a store that does not count, durably."""
-        path = os.path.join(self._ledgers[0], _UNFINISHED)
-        remove_tree(self._files, path)
-        commits = [path + key_value_index.COMMIT_SUFFIX]
-        if not self._files.is_directory(self._store):
-            commits.append(self._store + key_value_index.COMMIT_SUFFIX)
-        for each in filter(self._files.exists, commits):
-            self._files.remove(each)
-        self._files.sync_directory(self._ledgers[0])
+        """Remove what is left of stores that do not count, durably."""
+        has_store = self._files.is_directory(self._store)
+        for directory in self._ledgers:
+            try:
+                if not has_store:
+                    self._remove_store_in(directory)
+                remove_unfinished(self._files, [directory])
+            except OSError as error:
+                # With a store in each directory, all disks are needed. The only store is in the first directory.
+                if directory == self._ledgers[0] or not is_disk_failure(error):
+                    raise
+
+    def _remove_left_stores(self) -> None:
+        """Remove stores that an earlier conversion left on disks that failed, if a record says that index files count.
+
+        A bookie that uses stores has no such record. Without it the store of the first directory may be lost.
+        """
+        if IndexManifest(self._files, self._ledgers, places=self._places).is_complete:
+            self._remove_unfinished()
+
+    def _remove_store_in(self, directory: str) -> None:
+        """Remove the store of a directory, whose name was taken from the store in the first directory."""
+        remove_tree(self._files, os.path.join(directory, key_value_index.DIRECTORY_NAME))
+        commit = os.path.join(directory, key_value_index.COMMIT_NAME)
+        if self._files.exists(commit):
+            self._files.remove(commit)
+            self._files.sync_directory(directory)
 
 
 def _print(report: ConversionReport, as_json: bool) -> None:

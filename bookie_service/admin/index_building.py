@@ -11,13 +11,15 @@ names, and then renamed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bookie_service.admin.store_swap import REBUILT_NAME, REPLACED_NAME, remove_tree, remove_unfinished
 from bookie_service.formats import index as index_format
 from bookie_service.formats import key_value_index
 from bookie_service.formats.index import LedgerHeader
@@ -27,8 +29,12 @@ from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
+from bookie_service.storage.index.split_index import SplitIndex
+from bookie_service.storage.index.split_layout import SplitLayout, find_layout
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.logs.entry_log import StoredLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import stored_positions
@@ -43,8 +49,6 @@ _UNSYNCED_BYTES_MAX = 16 * 1024 * 1024
 _HEADER_BYTES = 256
 """What a header takes in memory, about."""
 PAGE_BYTES = 8192
-_REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
-_REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
 
 HeaderOf = Callable[[int, LedgerHeader | None], LedgerHeader]
 """Called with a ledger id and its header in the old index (None: there is no header); returns the new header."""
@@ -182,32 +186,51 @@ class PerLedgerIndexBuilder:
 
 
 class KeyValueIndexBuilder:
-    """Builds the index of `DbLedgerStorage`: in a new store if the old one is damaged or missing, otherwise in the old
-    one."""
+    """Builds the index of `DbLedgerStorage`: in new stores if an old one is damaged or missing, otherwise in the old
+    ones."""
 
     def __init__(
-        self, files: LocalFiles, directories: Sequence[str], options: KeyValueOptions, *, from_scratch: bool
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        options: KeyValueOptions,
+        *,
+        from_scratch: bool,
+        begin_swap: Callable[[], None],
+        places: FilePlaces,
     ) -> None:
-        """`directories`: the `current` directories of all ledger directories.
+        """`directories`: the `current` directories of all ledger directories. If there are several, new stores are made
+        in each. `begin_swap` is called when they are complete, and must make them count (`StoreSwap`). `places`: the
+        record of which files with what old stores lack count.
 
         Raises:
-            StorageDamaged: without `from_scratch`: the old store is damaged or missing.
+            StorageDamaged: without `from_scratch`: an old store is damaged or missing.
+            OSError: a disk fails.
         """
         self._files = files
         self._directory = directory = directories[0]
         self._from_scratch = from_scratch
+        self._begin_swap = begin_swap
+        self._is_split = 1 < len(directories) <= key_value_index.STORES_MAX
+        """Whether new stores are made in each directory. Constant."""
         self._logs = _Logs(files, directories)
         self._built: set[int] = set()
         """Ledgers whose positions were written in this run."""
         self._unsynced_bytes = 0
         """How many bytes were written since the last sync. Raised and reset by `_put`."""
+        self._index: KeyValueIndex | SplitIndex
         if from_scratch:
             # A run that was interrupted left it.
-            self._remove_commit()
-            remove_tree(files, os.path.join(directory, _REBUILT_NAME))
+            remove_unfinished(files, directories)
+        if from_scratch and self._is_split:
+            layout = SplitLayout(len(directories), {}, is_being_created=True)
+            self._index = _split_index(files, directories, options, layout, None, REBUILT_NAME)
+        elif from_scratch:
             commit = os.path.join(directory, key_value_index.COMMIT_NAME)
             reached = key_value_index.decode_commit(files.read_all(commit)) if files.exists(commit) else None
-            self._index = KeyValueIndex(files, directory, options, name=_REBUILT_NAME, commits_before=reached or 0)
+            self._index = KeyValueIndex(files, directory, options, name=REBUILT_NAME, commits_before=reached or 0)
+        elif (found := find_layout(files, directories)) is not None:
+            self._index = _split_index(files, directories, options, found, places)
         else:
             self._index = KeyValueIndex(files, directory, options)
 
@@ -238,8 +261,10 @@ class KeyValueIndexBuilder:
             entries += sum(int(np.count_nonzero(positions)) for _, positions in self._index.extents(ledger_id))
         self._index.sync()
         self.close()
+        if self._index.has_hidden:
+            raise OSError(errno.EIO, "a disk failed while the index was built: run it again", self._directory)
         if self._from_scratch:
-            self._replace()
+            self._begin_swap() if self._is_split else self._replace()
         return entries
 
     def _replace(self) -> None:
@@ -247,16 +272,16 @@ class KeyValueIndexBuilder:
         self._remove_commit()
         path = os.path.join(self._directory, key_value_index.DIRECTORY_NAME)
         if self._files.is_directory(path):
-            replaced = os.path.join(self._directory, _REPLACED_NAME)
+            replaced = os.path.join(self._directory, REPLACED_NAME)
             remove_tree(self._files, replaced)
             self._files.rename(path, replaced)
             self._files.sync_directory(self._directory)
-        self._files.rename(os.path.join(self._directory, _REBUILT_NAME), path)
+        self._files.rename(os.path.join(self._directory, REBUILT_NAME), path)
         self._files.sync_directory(self._directory)
 
     def _remove_commit(self) -> None:
         """Remove the new store's own commit count. At its final place, the old store's count remains valid."""
-        path = os.path.join(self._directory, _REBUILT_NAME + key_value_index.COMMIT_SUFFIX)
+        path = os.path.join(self._directory, REBUILT_NAME + key_value_index.COMMIT_SUFFIX)
         if self._files.exists(path):
             self._files.remove(path)
             self._files.sync_directory(self._directory)
@@ -266,15 +291,29 @@ class KeyValueIndexBuilder:
         self._index.close()
 
 
-def remove_tree(files: LocalFiles, directory: str) -> None:
-    """Remove a directory of files, if it exists. After a crash its name may come back."""
-    if files.is_directory(directory):
-        for name in files.names(directory):
-            files.remove(os.path.join(directory, name))
-        files.remove_directory(directory)
+def _split_index(
+    files: LocalFiles,
+    directories: Sequence[str],
+    options: KeyValueOptions,
+    layout: SplitLayout,
+    places: FilePlaces | None,
+    name: str = key_value_index.DIRECTORY_NAME,
+) -> SplitIndex:
+    """Open or create one store for each directory. Raises OSError if a disk fails."""
+
+    def begin_doubt(ledger_ids: Collection[int]) -> None:
+        raise OSError(errno.EIO, f"a disk failed with the index of {len(ledger_ids)} ledgers", directories[0])
+
+    for error in layout.hidden.values():
+        raise error
+    index = SplitIndex(files, directories, options, layout, places=places, begin_doubt=begin_doubt, name=name)
+    if index.has_hidden:
+        index.close()
+        raise OSError(errno.EIO, "the disk of a key-value store fails", directories[0])
+    return index
 
 
-def _readable_header(index: IndexReader | KeyValueIndex, ledger_id: int) -> LedgerHeader | None:
+def _readable_header(index: IndexView, ledger_id: int) -> LedgerHeader | None:
     try:
         return index.header(ledger_id)
     except StorageDamaged:

@@ -6,7 +6,7 @@ It corresponds to Apache's `regenerate-interleaved-storage-index-file`, `rebuild
 `rebuild-db-ledgers-index`. The argument chooses the ledgers:
 
 * none named: ledgers whose index file is lost or cut, whose header is unreadable, or that are in limbo; with
-  DbLedgerStorage all ledgers, if the key-value store is damaged or missing;
+  DbLedgerStorage all ledgers, if a key-value store is damaged or missing;
 * named ones, whatever their index is like;
 * `all`: every ledger that entry logs or journals name. This is also for a folder that lost `indexFiles`, without which
   it is unknown which index files existed. Deleted ledgers come back, and garbage collection drops them again.
@@ -60,17 +60,20 @@ from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import WRONG, Fact, FoundEntries
 from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.admin.stopped_bookie import StoppedBookie, check_directories, holding, show_progress
+from bookie_service.admin.store_swap import StoreSwap
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import OFFSET_BITS
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader, decode_lac
 from bookie_service.formats.journal import LAC_HEAD_BYTES
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
+from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
-from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.ledger_headers import LedgerHeaders
 from bookie_service.storage.index.manifest import IndexManifest
+from bookie_service.storage.index.split_index import open_index_view
+from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.factory import check_converted, check_written_by
@@ -167,6 +170,10 @@ class Rebuild:
         """Positions that were found and are not written to the index yet, by ledger."""
         self._positions_held = 0
         """How many positions `_held` has; at most _POSITIONS_HELD_MAX plus those of one log."""
+        self._swap = StoreSwap(bookie.files, bookie.journals, bookie.ledgers)
+        """Gives every directory its new store."""
+        if self._swap.finish(layout.REBUILDING):
+            self._report.notes.append("a rebuild that was interrupted has ended first")
         check_converted(bookie.files, bookie.journals, bookie.ledgers)
         check_written_by(bookie.files, bookie.ledgers, bookie.storage_class)
 
@@ -183,8 +190,8 @@ class Rebuild:
         if isinstance(wanted, frozenset):
             if from_scratch:
                 raise ConfigurationError(
-                    f"the key-value store in {self._ledgers[0]} is damaged or gone, and with it the index of all "
-                    "ledgers: run --rebuild-index without naming any"
+                    f"a key-value store in {', '.join(self._ledgers)} is damaged or gone, and with it the index of "
+                    "unknown ledgers: run --rebuild-index without naming any"
                 )
             chosen = wanted
         elif wanted is None and not from_scratch:
@@ -195,13 +202,14 @@ class Rebuild:
             builder = self._builder(from_scratch)
             self._read_logs(chosen, builder)
             self._finish(chosen, builder)
+            self._swap.finish(layout.REBUILDING)
         return self._report
 
     # ---- which ledgers ----
 
     def _is_store_lost(self) -> bool:
         try:
-            open_view(self._files, self._ledgers[0]).close_store()
+            open_index_view(self._files, self._journals[0], self._ledgers).close_store()
         except (StorageDamaged, FileNotFoundError):
             return True
         return False
@@ -210,7 +218,7 @@ class Rebuild:
         """Return the ledgers whose index is lost or cut, whose header is unreadable, or that are in limbo."""
         found = set(Limbo(self._files, self._ledgers).ledger_ids.tolist())
         if self._is_db:
-            view = open_view(self._files, self._ledgers[0])
+            view = open_index_view(self._files, self._journals[0], self._ledgers)
             try:
                 return found | set(_without_header(view, view.ledger_ids()))
             finally:
@@ -245,7 +253,14 @@ class Rebuild:
 
     def _builder(self, from_scratch: bool) -> IndexBuilder:
         if self._is_db:
-            return KeyValueIndexBuilder(self._files, self._ledgers, self._options, from_scratch=from_scratch)
+            return KeyValueIndexBuilder(
+                self._files,
+                self._ledgers,
+                self._options,
+                from_scratch=from_scratch,
+                begin_swap=lambda: self._swap.begin(layout.REBUILDING),
+                places=FilePlaces(self._files, self._journals[0]),
+            )
         return PerLedgerIndexBuilder(self._files, self._ledgers)
 
     # ---- what the files have ----

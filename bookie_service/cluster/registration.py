@@ -17,7 +17,7 @@ from dataclasses import replace
 from bkspark.errors import MetadataError, NodeExists
 from bkspark.log_limit import place_of
 from bkspark.metadata.bookies import TAKEOVER_POLL_S, BookieRegistry
-from bkspark.metadata.registration import REASON, BookieAddress
+from bkspark.metadata.registration import INDEX_PROBLEM, REASON, BookieAddress
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +59,14 @@ class Registration:
         await self._register(take_over=True)
         self._registry.on_session_expired(self._on_session_expired)
 
-    def change(self, *, read_only: bool, reason: str = "") -> None:
-        """Register as read-only with a reason, or as writable, as soon as the store accepts it."""
-        address = replace(self._address, properties={**self._address.properties, REASON: reason})
-        if not reason:
-            del address.properties[REASON]
+    def change(self, *, read_only: bool, reason: str = "", index_problem: str = "") -> None:
+        """Register as read-only with a reason, or as writable, as soon as the store accepts it.
+
+        `index_problem`: of which ledgers the index is out of reach or takes no changes; "": of none.
+        """
+        others = {key: text for key, text in self._address.properties.items() if key not in (REASON, INDEX_PROBLEM)}
+        said = {key: text for key, text in ((REASON, reason), (INDEX_PROBLEM, index_problem)) if text}
+        address = replace(self._address, properties={**others, **said})
         if (read_only, address) != (self._read_only, self._address):
             self._read_only, self._address = read_only, address
             self._register_soon()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from hmac import compare_digest
 
 import numpy as np
@@ -43,7 +42,7 @@ from bookie_service.engine.new_ledgers import BegunLedgers, NewLedgers
 from bookie_service.engine.reads import ReadClient, Reading, Reads, View, failed
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turns
-from bookie_service.engine.waiting_replies import JournalReplies, WaitingReply, clients_of
+from bookie_service.engine.waiting_replies import BegunFence, JournalReplies, WaitingReply, clients_of
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.metrics.requests import ALONE_MAX, RequestTimes
@@ -197,6 +196,8 @@ class Bookie:
             return None
         if len(limbo.ledger_ids) and add.ledger_id in limbo:
             return None
+        if self._store.index.is_divided and self._store.index.is_full(add.ledger_id):
+            return None
         try:
             ledger = self._store.ledger(add.ledger_id)
         except (StorageDamaged, OSError):
@@ -285,6 +286,7 @@ class Bookie:
         was_fenced = ledger is None and ledger_id in self._store.tombstones
         is_known = ledger is not None and ledger.master_key != UNKNOWN_KEY
         key = self._key_of(client, ledger_id, ledger) or run.first_key(octets)
+        is_full = self._store.index.is_divided and self._store.index.is_full(ledger_id)
         statuses = rules.add_statuses(
             ledger_id,
             run.entry_ids,
@@ -292,12 +294,12 @@ class Bookie:
             run.keys_match(octets, key),
             run.lacs_are_right(octets),
             fenced=was_fenced or (ledger is not None and ledger.fenced),
-            read_only=self._disks.is_read_only,
-            takes_recovery_adds=self._disks.takes_recovery_adds,
+            read_only=self._disks.is_read_only or is_full,
+            takes_recovery_adds=self._disks.takes_recovery_adds and not is_full,
             in_limbo=ledger_id in self._store.limbo,
         )
         if not is_known and bool(np.any(statuses == EOK)):
-            if ledger is None and not self._new_ledgers.take(client):
+            if ledger is None and not (self._store.takes_new_ledgers and self._new_ledgers.take(client)):
                 return rules.refused_if_new(statuses)
             ledger = self._store.create_ledger(ledger_id, key)
             new_keys.append((ledger_id, key))
@@ -328,11 +330,13 @@ class Bookie:
             self._read_after_fence(fence, reading)
         return None
 
-    def _room_for_ledger(self, client: BookieClient) -> Status | None:
+    def _room_for_ledger(self, client: BookieClient, ledger_id: int) -> Status | None:
         """Return EOK if an unknown ledger may be created: it has a place then. None: the client waits to be resumed.
 
         A ledger without entries takes no room in the write cache: without this, there would be any number of them.
         """
+        if self._store.index.is_full(ledger_id) or not self._store.takes_new_ledgers:
+            return Status.ETOOMANYREQUESTS
         if self._store.active.room <= 0:
             self.checkpoint(advances_checkpoint=False)
         if self._store.active.room <= 0:
@@ -348,7 +352,7 @@ class Bookie:
             return Status.ETOOMANYREQUESTS
         return Status.EOK
 
-    def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
+    def _read_after_fence(self, fence: BegunFence, reading: Reading) -> None:
         journal = self._journals[fence.journal_index]
         if fence.sequence <= journal.durable:
             self.reads.enqueue(reading)
@@ -369,17 +373,17 @@ class Bookie:
             return ledger, []
         return self._store.create_ledger(ledger_id, key), [key_record([(ledger_id, key)])]
 
-    def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> _Fence | None:
+    def _fence(self, client: BookieClient, ledger_id: int, key: bytes) -> BegunFence | None:
         """Fence a ledger, unless the fence is refused. Returns None if there is no room for an unknown ledger now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
-            return _Fence(failed(error))
+            return BegunFence(failed(error))
         status: Status | None = rules.fence_status(ledger_id, self._key_of(client, ledger_id, ledger), key)
         if status == Status.EOK and ledger is None:
-            status = self._room_for_ledger(client)
+            status = self._room_for_ledger(client, ledger_id)
         if status != Status.EOK:
-            return None if status is None else _Fence(status)
+            return None if status is None else BegunFence(status)
         index, begun_by = ledger_id % len(self._journals), client if ledger is None else None
         ledger, records = self._with_key(ledger, ledger_id, key)
         if not ledger.fenced:
@@ -388,7 +392,7 @@ class Bookie:
         if records:
             ledger.fence_sequence = self._journals[index].thread.submit(records, is_patient=begun_by is not None)
             self.long_polls.touch(ledger_id, is_fenced=True)
-        return _Fence(Status.EOK, index, ledger.fence_sequence, begun_by)
+        return BegunFence(Status.EOK, index, ledger.fence_sequence, begun_by)
 
     def owed(self) -> set[Hashable]:
         """Return the connections that are owed an answer. Costs as much as is unanswered: do not ask at each request.
@@ -434,7 +438,7 @@ class Bookie:
             is_deleted=ledger is None and ledger_id in self._store.tombstones,
         )
         if status == Status.EOK and ledger is None:
-            status = self._room_for_ledger(client)
+            status = self._room_for_ledger(client, ledger_id)
         if status is None:
             return 0
         if status != Status.EOK:
@@ -456,18 +460,22 @@ class Bookie:
     # ---- durability ----
 
     def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
-        """Send encode(EOK) once all earlier adds of the ledger, which may be unknown, are durable."""
+        """Send encode(EOK) once earlier adds of a ledger, which may be unknown, are durable; EIO: they may be lost."""
         if not self._forces.must_wait(ledger_id):
-            self._force_journal(client, ledger_id, encode(Status.EOK))
+            self._force_journal(client, ledger_id, encode)
         elif self._forces.is_full:
             client.send(encode(Status.ETOOMANYREQUESTS))
         else:
-            self._forces.add(WaitingForce(client, ledger_id, encode(Status.EOK)))
+            self._forces.add(WaitingForce(client, ledger_id, encode))
             self._flush_forced()
 
-    def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
+    def _force_journal(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
+        if self._store.index.is_hidden(ledger_id):
+            # Its adds may have been lost with the disk of its index.
+            client.send(encode(Status.EIO))
+            return
         journal = self._journals[ledger_id % len(self._journals)]
-        journal.waiting.append(WaitingReply(journal.thread.force(), client, parts))
+        journal.waiting.append(WaitingReply(journal.thread.force(), client, encode(Status.EOK)))
 
     def _flush_forced(self) -> None:
         """Begin a flush if forces wait for one and none runs; at the end of a flush this is called again."""
@@ -541,9 +549,9 @@ class Bookie:
         """Use the emptied half of the write cache again, and let waiting connections continue."""
         self._store.end_flush(checkpoint.flush)
         if checkpoint.flush.advances_checkpoint:
-            self._deferrals.on_flush_done()
+            self._deferrals.on_flush_done(self._store.index.is_hidden)
             for force in self._forces.on_flush_done():
-                self._force_journal(force.client, force.ledger_id, force.parts)
+                self._force_journal(force.client, force.ledger_id, force.encode)
         self._flush_forced()
         if self._disks.is_stuck:
             self._disks.is_stuck = False
@@ -580,14 +588,3 @@ class Bookie:
         blocked, self._blocked = self._blocked, {}
         for client in blocked:
             client.resume()
-
-
-@dataclass(frozen=True, slots=True)
-class _Fence:
-    """The result of a fence request: refused, or durable once the journal with `journal_index` reports `sequence`."""
-
-    status: Status
-    journal_index: int = 0
-    sequence: int = 0
-    begun_by: BookieClient | None = None
-    """The client, if the ledger was unknown: it has a place until then."""

@@ -7,7 +7,7 @@ bypasses the journal, it is durable after a flush that advances the marks: then 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,10 +99,12 @@ class Deferrals:
             _extend(held, runs)
         self._unflushed = {}
 
-    def on_flush_done(self) -> None:
-        """Count the adds of the flush, which is complete: entry log and index have them."""
-        for cursor, runs in self._flushing.values():
-            cursor.on_synced(runs)
+    def on_flush_done(self, is_lost: Callable[[int], bool]) -> None:
+        """Count the adds of the flush, which is complete: entry log and index have them, unless `is_lost(ledger_id)`:
+        the disk of the index failed."""
+        for ledger_id, (cursor, runs) in self._flushing.items():
+            if not is_lost(ledger_id):
+                cursor.on_synced(runs)
         self._flushing = {}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.responses import Parts
@@ -12,11 +13,11 @@ from bookie_service.engine.responses import Parts
 
 @dataclass(frozen=True, slots=True)
 class WaitingForce:
-    """A force of a ledger. `parts`: the encoded answer."""
+    """A force of a ledger. `encode`: returns the answer with a status."""
 
     client: BookieClient
     ledger_id: int
-    parts: Parts
+    encode: Callable[[Status], Parts]
 
 
 class Forces:

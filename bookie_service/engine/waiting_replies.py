@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bkspark.wire.status import Status
 from bookie_service.engine.bookie_environment import BookieClient
 from bookie_service.engine.reads import ReadClient, Reading
 from bookie_service.engine.responses import Parts
@@ -31,6 +32,17 @@ class WaitingReply(NamedTuple):
     received_ns: int = 0
     given_ns: int = 0
     begun_by: BookieClient | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunFence:
+    """The result of a fence request: refused, or durable once the journal with `journal_index` reports `sequence`."""
+
+    status: Status
+    journal_index: int = 0
+    sequence: int = 0
+    begun_by: BookieClient | None = None
+    """The client, if the ledger was unknown: it has a place until then."""
 
 
 @dataclass(eq=False, slots=True)

@@ -6,6 +6,7 @@ it knows where these files are even if the disk of a ledger directory cannot be 
     filePlaces 1
     indexFiles 0            directory number 0 of the configured ledger directories, counted from 0
     limbo 2
+    positions.kept.1 0
     crc 89abcdef            CRC32C of the lines before
 
 A file that is not listed is in no directory. The file is written whole under another name, synced and renamed, and the
@@ -23,7 +24,7 @@ FILE_NAME = "filePlaces"
 
 _HEAD = "filePlaces 1\n"
 _START = re.compile(r"filePlaces (\d+)\n")
-_ROW = re.compile(r"([A-Za-z]+) (\d+)\n")
+_ROW = re.compile(r"([A-Za-z0-9.]+) (\d+)\n")
 _CRC = re.compile(r"crc ([0-9a-f]{8})\n")
 
 

@@ -326,7 +326,6 @@ class GarbageCollector:
         report.dropped_ledgers += len(dropped)
         await self._in_thread(self._proofs.forget, dropped)
         await self._in_thread(self._store.sync_dropped, dropped)
-        await self._in_thread(self._store.limbo.end, dropped)
         if len(dropped) < len(ledger_ids):
             await self._in_thread(self._keep_prepared, ledger_ids, dropped)
 
@@ -423,6 +422,9 @@ class GarbageCollector:
 
     def _measure(self, log_id: int, held: np.ndarray) -> LogUsage:
         facts = self._compactor.facts(log_id, self._pace())
+        hidden = facts.ledger_ids[self._store.index.hidden(facts.ledger_ids)]
+        if len(hidden):
+            raise LogInDoubt(f"the disk with the index of ledger {hidden[0]} fails")
         return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
     def _side_by_side(self, log_ids: Sequence[int]) -> Iterator[Sequence[int]]:

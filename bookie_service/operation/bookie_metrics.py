@@ -226,6 +226,11 @@ class BookieMetrics:
                 yield Family(f"bookie_readahead_batch_{name}", "summary", (operation,))
         limbo = len(store.limbo)
         yield gauge("bkspark_bookie_limbo_ledgers", limbo, text="Ledgers that may have lost entries here.")
+        failed, full = int(store.index.has_hidden), int(store.index.has_full)
+        yield gauge(
+            "bkspark_bookie_index_failed", failed, text="1: the disk of an index fails; its ledgers get errors."
+        )
+        yield gauge("bkspark_bookie_index_full", full, text="1: an index has no space, or is late.")
 
     def directories(self) -> Iterator[Family]:
         """Yield how full the directories are."""

@@ -77,7 +77,8 @@ class BookieState:
 
     version: of bkspark. phase: starting, serving or stopping. reason: why the bookie is read-only; "": it is not.
     set_by_operator: an operator made it read-only. plan: maintenance, drain or quarantine; "": there is none.
-    limbo_ledgers: how many ledgers may have lost entries here. log_level: of the process.
+    limbo_ledgers: how many ledgers may have lost entries here. log_level: of the process. index_problems: a line for
+    each ledger directory whose index fails, is full or late.
     """
 
     id: str
@@ -98,6 +99,7 @@ class BookieState:
     connections: int
     """How many clients are connected."""
     limbo_ledgers: int
+    index_problems: tuple[str, ...]
     free_bytes: int
     """Free space for its ledgers, of `total_bytes` in all."""
     total_bytes: int
@@ -233,6 +235,11 @@ class BookieOperator:
     def is_read_only(self) -> bool:
         return self._service.is_read_only
 
+    @property
+    def index_problems(self) -> Sequence[str]:
+        """A line for each ledger directory whose index fails, is full or late. Only once the storage is open."""
+        return self._service.storage.store.index.problems
+
     def space(self) -> FileSystemSpace:
         """Return the total space of the ledger directories. Raises OSError."""
         return self._service.disks.ledger_space()
@@ -261,6 +268,7 @@ class BookieOperator:
             disks.takes_recovery_adds,
             service.connection_count,
             len(service.storage.store.limbo) if is_serving else 0,
+            tuple(self.index_problems) if is_serving else (),
             space.free_bytes,
             space.total_bytes,
             tuple(self._directories()),

@@ -30,7 +30,7 @@ Apache's, with these exceptions:
 * The journal is aligned to the physical blocks of its disk.
 * The connection of a peer that does not read its replies is closed.
 * The number of reads in progress is not limited.
-* The caches of DbLedgerStorage do not depend on the memory of the machine.
+* The caches of DbLedgerStorage do not depend on the memory of the machine. Its stores share them.
 * A bookie that an operator made read-only stays read-only after a restart.
 * Certificates are checked for changes every minute, and host names are always verified ([security.md](security.md)).
 

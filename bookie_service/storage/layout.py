@@ -5,8 +5,10 @@
 <ledger directory>/current/    VERSION, place, DIRTY, lastMark, lastMark.<i>, lastId, <hex>.log,
                                <hex>/<hex>/<hex>.idx, and BOOKIE_STATUS after an operator made the bookie read-only
                                or writable.
-                               Only in the first one: fencedDeleted, indexFiles, ledgerHeaders, limbo; with
-                               DbLedgerStorage positions/ and positions.commit; compaction while one runs.
+                               With DbLedgerStorage positions/ and positions.commit.
+                               Only in the first one: fencedDeleted, indexFiles, ledgerHeaders, limbo; compaction
+                               while one runs; positions/ and positions.commit of a bookie with one index for all
+                               directories.
                                While an index is rebuilt: <hex>.idx.rebuilt or positions.rebuilt/, and afterwards
                                positions.replaced/
 """
@@ -22,7 +24,13 @@ PLACE_NAME = "place"
 equal, so they do not distinguish directories."""
 CONVERSION_NAME = "conversion"
 """Name of the file that is in the first journal directory while the index is converted. It contains the name of the new
-storage class, as text. Earlier builds made it in the first ledger directory."""
+storage class, as text, or of the command. Earlier builds made it in the first ledger directory."""
+
+
+STORES_COUNT = b"the new stores count\n"
+"""The end of that file once the new key-value stores count, one in each ledger directory."""
+REBUILDING = b"--rebuild-index\n"
+"""The beginning of that file if a rebuild has made the new stores."""
 
 
 def current(directory: str) -> str:

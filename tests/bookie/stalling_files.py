@@ -19,8 +19,11 @@ class StallingFiles(FaultyFiles):
         self._released.set()
         self.holding: list[str] = []
         """Paths of the syncs that are held now."""
+        self.stalled_at = 0
+        """How many operations came before the last stall."""
 
     def stall(self, part: str) -> None:
+        self.stalled_at = len(self.operations)
         self._released.clear()
         self._stalled = part
 

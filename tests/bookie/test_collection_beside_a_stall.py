@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bookie_service.storage.io.disk_threads import DiskWork
@@ -112,6 +113,20 @@ def test_flushes_go_on_if_collection_finds_a_disk_late_only_when_it_has_their_lo
     assert read(store, 5, 0) == item(5, 0, 40) + item(5, 1, 40)
 
 
+@pytest.mark.parametrize("ledger_id", [2, 4])
+def test_flushes_go_on_while_the_list_of_ledgers_in_limbo_is_synced(
+    store: LedgerStorage, files: StallingDisks, ledger_id: int
+) -> None:
+    store.limbo.begin([2, 4])
+    files.stall("/a/limbo")
+    # 2 was dropped.
+    end = store.sync_dropped if ledger_id == 2 else store.end_limbo
+    with running(lambda: end([ledger_id]), files.release):
+        wait_until(lambda: files.holding, "the sync of the list")
+        assert flushes(store)
+    assert store.limbo.ledger_ids.tolist() == [6 - ledger_id]
+
+
 @pytest.mark.parametrize("storage_class", [StorageClass.DB], indirect=True)
 def test_flushes_go_on_while_the_removal_of_ledgers_from_the_key_value_store_is_synced(
     store: LedgerStorage, files: StallingDisks
@@ -128,16 +143,41 @@ def test_flushes_go_on_while_the_removal_of_ledgers_from_the_key_value_store_is_
 
 
 @pytest.mark.parametrize("storage_class", [StorageClass.DB], indirect=True)
-def test_removal_without_space_is_repeated_after_a_crash_and_one_that_fails_ends_the_bookie(
+def test_removal_without_space_is_repeated_after_a_crash_and_one_that_fails_hides_the_ledgers_of_its_disk(
     store: LedgerStorage, files: StallingDisks
 ) -> None:
     store.disks.waits = True
     files.fault = lambda operation, path: operation == "sync_data" and path.endswith("/a/positions")
     files.code = errno.ENOSPC
     store.sync_dropped([2])
+    assert not store.index.has_hidden
+    files.code = errno.EIO
+    store.sync_dropped([2])
+    with pytest.raises(OSError, match="cannot be read, because its disk failed"):
+        store.ledger(4)
+    assert store.index.ledger_ids().tolist() == [5]
+    # Their entry logs are kept: the ledgers may exist again with the disk.
+    assert store.in_doubt(np.array([2, 4, 5])).tolist() == [2, 4]
+
+
+def test_removal_that_fails_ends_a_bookie_with_one_store_for_all_directories(
+    tmp_path: Path, files: StallingDisks
+) -> None:
+    # As an earlier build began.
+    for name in ("a/positions", "b"):
+        (tmp_path / name).mkdir(parents=True)
+    options = StoreOptions(StorageClass.DB, cache_half_bytes=8192, disks=ROOMY)
+    store = open_ledger_storage(files, [str(tmp_path / name) for name in "ab"], options)
+    put(store, 2, {0: item(2, 0, 40)})
+    flush(store)
+    store.prepare_drop([2], [], 0)
+    assert store.drop([2]) == [2]
+    files.fault = lambda operation, path: operation == "sync_data" and path.endswith("/a/positions")
     files.code = errno.EIO
     with pytest.raises(OSError, match="Input/output error"):
         store.sync_dropped([2])
+    files.fault = None
+    store.close()
 
 
 def test_removal_that_fails_after_its_disk_was_late_ends_the_bookie_before_entry_logs_are_removed(

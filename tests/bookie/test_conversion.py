@@ -33,7 +33,8 @@ from tests.crash.audit import audit
 from tests.crash.doubts import stopped_bookie
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image, images_of_crashes
-from tests.crash.simulated_files import SimulatedDisk
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+from tests.crash.split_stores import put, split_setup
 from tests.crash.twins import BookieTwin, Setup
 
 PAYLOADS = [b"payload %d" % i for i in range(30)]
@@ -315,3 +316,19 @@ def test_crash_at_any_moment_of_a_conversion_loses_nothing(
         assert not twin.is_in_doubt, name
     assert started
     assert refused > 50
+
+
+@pytest.mark.parametrize("has_record", [False, True])
+def test_stores_are_removed_only_if_a_record_says_that_index_files_count(has_record: bool) -> None:
+    """The store of the first directory may be lost."""
+    setup = split_setup(2)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    put(twin, 0)
+    twin.stop()
+    disk, files = twin.disk, SimulatedFiles(twin.disk)
+    files.rename("/ledgers0/current/positions", "/ledgers0/current/lost")
+    if has_record:
+        IndexManifestWriter(files, twin.setup.current_ledger_paths).note({})
+    setup = replace(twin.setup, store=replace(twin.setup.store, storage_class=StorageClass.SORTED))
+    assert not Conversion(stopped_bookie(disk, setup), lambda line: None).run().is_converted
+    assert files.is_directory("/ledgers1/current/positions") != has_record

@@ -62,10 +62,10 @@ def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done(
     deferrals.on_flush_begun()
     deferrals.bypassed(deferrals.take([(4, ids(2), -1)]))
     assert (deferrals.is_flushing(4), deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (True, True, -1)
-    deferrals.on_flush_done()
+    deferrals.on_flush_done(lambda ledger_id: False)
     assert (deferrals.is_flushing(4), deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (False, True, 1)
     deferrals.on_flush_begun()
-    deferrals.on_flush_done()
+    deferrals.on_flush_done(lambda ledger_id: False)
     assert (deferrals.is_unflushed(4), reported(deferrals, 4, 9)) == (False, 2)
 
 
@@ -75,11 +75,11 @@ def test_flush_after_one_that_did_not_move_the_marks_covers_what_both_had() -> N
     forces = Forces(deferrals, 10)
     for entry_id in range(3):
         deferrals.bypassed(deferrals.take([(4 + entry_id // 2, ids(entry_id), -1)]))
-        forces.add(WaitingForce(SILENT, 4 + entry_id // 2, (b"",)))
+        forces.add(WaitingForce(SILENT, 4 + entry_id // 2, lambda status: (b"",)))
         deferrals.on_flush_begun()
         forces.on_flush_begun()
         assert (reported(deferrals, 4, 9), reported(deferrals, 5, 9)) == (-1, -1)
-    deferrals.on_flush_done()
+    deferrals.on_flush_done(lambda ledger_id: False)
     assert [force.ledger_id for force in forces.on_flush_done()] == [4, 4, 5]
     assert reported(deferrals, 4, 9) == 1
     assert not deferrals.is_flushing(4)
@@ -92,7 +92,7 @@ def test_forces_that_a_flush_carries_out_have_places_until_it_is_done() -> None:
     for entry_id in range(2):
         assert not forces.is_full
         deferrals.bypassed(deferrals.take([(4, ids(entry_id), -1)]))
-        forces.add(WaitingForce(SILENT, 4, (b"",)))
+        forces.add(WaitingForce(SILENT, 4, lambda status: (b"",)))
         deferrals.on_flush_begun()
         forces.on_flush_begun()
     assert (forces.is_full, forces.need_flush) == (True, False)
@@ -115,7 +115,7 @@ def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_r
     cursor, runs = deferrals._unflushed[4]
     assert (runs[0], len(runs)) == ((0, 49), RANGES_MAX)
     deferrals.on_flush_begun()
-    deferrals.on_flush_done()
+    deferrals.on_flush_done(lambda ledger_id: False)
     assert (cursor.last_synced, len(cursor.ranges)) == (49, RANGES_MAX - 1)
 
 

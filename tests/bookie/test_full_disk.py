@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rocksdict import Rdict
 from bkspark.blocking import Client
 from bkspark.wire import v2
 from bkspark.wire.status import Status
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
@@ -216,6 +218,50 @@ def test_key_values_on_a_full_disk_are_opened_and_read_and_take_writes_once_ther
     last = RocksKeyValues(str(small_disk), KeyValueOptions())
     assert last.get([b"synced", b"later"]) == [b"1", b"2"]
     last.close()
+
+
+class QuotaFiles(LocalFiles):
+    """Files of a full disk that seems to have space, as with a quota that is exhausted."""
+
+    is_exhausted = True
+
+    def space(self, directory: str) -> FileSystemSpace:
+        found = super().space(directory)
+        return replace(found, free_bytes=found.total_bytes) if self.is_exhausted else found
+
+
+def test_key_values_are_read_as_before_while_only_a_quota_refuses_space(small_disk: Path) -> None:
+    """The store must be closed to take writes again. If it cannot be opened then, what was not synced is not denied."""
+    files = QuotaFiles()
+    store = files.open_key_values(str(small_disk), KeyValueOptions())
+    store.write([(b"gone%04d" % n, b"1") for n in range(1500)] + [(b"old", b"1"), (b"stays", b"1")])
+    store.sync()
+    store.write([(b"%08d" % n, bytes(4096)) for n in range(1000)])
+    store.write([(b"gone0007", b"2"), (b"old", b"2")], [(b"gone", b"goof")])
+    store.write([], [(b"%08d" % 998, b"%08d\0" % 998)])
+    keys = [*(b"%08d" % n for n in range(1000) if n != 998), b"gone0007", b"old", b"stays"]
+    ballast = fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        store.sync()
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space to open") as raised:
+            store.write([(b"later", b"2")], [(b"stays", b"stays\0")])
+        assert is_out_of_space(raised.value)
+        read = [b"00000998", b"00000999", b"gone0007", b"gone0008", b"later", b"old", b"stays"]
+        assert store.get(read) == [None, bytes(4096), b"2", None, None, b"2", b"1"]
+        assert list(store.keys(b"", b"z")) == keys
+        assert list(store.keys(b"gone", b"goof")) == [b"gone0007"]
+        assert store.last(b"", b"00000999") == (b"00000997", bytes(4096))
+        assert store.last(b"gone", b"old") == (b"gone0007", b"2")
+        assert store.last(b"gone0008", b"goof") is None
+        assert store.last(b"old", b"z") == (b"stays", b"1")
+    ballast.unlink()
+    files.is_exhausted = False
+    store.write([(b"later", b"2")])
+    store.sync()
+    assert store.get([b"00000999", b"later"]) == [bytes(4096), b"2"]
+    assert list(store.keys(b"", b"z")) == sorted([*keys, b"later"])
+    store.close()
 
 
 def test_key_values_that_do_not_exist_yet_need_space(small_disk: Path) -> None:

@@ -17,10 +17,10 @@ from bookie_service.storage.io.disk_threads import DiskStalled
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.file_indexes import held_by, update
 from tests.bookie.late_directories import LateInTurn
-from tests.bookie.moved_files import at, files_of
+from tests.bookie.moved_files import Moving, at, files_of
 from tests.bookie.stepped_twins import cut, new_disk
 from tests.crash.images import Loss, crash_image
-from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
 
 DEFAULT = PageOptions()
 EVICTING = PageOptions(page_bytes=64, pages_max=1)
@@ -343,6 +343,33 @@ def test_files_that_the_list_does_not_have_are_durable_before_it_has_them() -> N
     assert again.ledger_ids().tolist() == [3, 300]
     assert (held_by(again, 3, 8), held_by(again, 300, 8)) == ({0: 7}, {0: 8})
     assert again.all_lost() == []
+
+
+def test_file_that_moves_while_its_second_header_is_written_has_a_durable_name() -> None:
+    disk = new_disk("/a", "/b")
+    index = Moving(["/a", "/b"], SimulatedFiles(disk)).index
+    index.hold([update(2, 0, [7], generation=1)])
+    index.sync()
+    index.hold([update(2, 0, [], generation=2)])
+    synced: list[str] = []
+
+    def fault(operation: str, path: str) -> OSError | None:
+        # After the first header was synced.
+        if operation == "sync_data" and path.endswith("/2.idx"):
+            synced.append(path)
+        fails = operation == "read" and path.startswith("/a/") and len(synced) == 1
+        return os_error(errno.EIO, path) if fails else None
+
+    disk.fault = fault
+    index.sync()
+    disk.fault = None
+    assert [path for path in disk.visible_files() if path.endswith(".idx")] == ["/b/0/2/2.idx"]
+    left = cut(disk)
+    again = Moving(["/a", "/b"], left).index
+    header = again.header(2)
+    assert header is not None
+    assert header.generation == 2
+    assert held_by(again, 2, 8) == {0: 7}
 
 
 def test_ledger_without_entries_that_is_removed_does_not_come_back() -> None:

@@ -274,12 +274,17 @@ def test_store_is_not_opened_again_while_it_is_rewritten_and_keeps_what_was_not_
 # ---- a disk that stalls ----
 
 
+HEALTHY_S = 60.0
+"""A disk that does not stall has finished by then, also on a busy machine."""
+
+
 class Stalling:
-    """An index whose disk, the first of two, stalls while it writes the number of a commit."""
+    """An index whose disk, the first of two, stalls while it writes the number of a commit. Otherwise it is never late,
+    however slow the machine is."""
 
     def __init__(self, directory: Path) -> None:
         self.files = StallingFiles()
-        self.disks = DiskThreads([str(directory), "another"], 0.05)
+        self.disks = DiskThreads([str(directory), "another"], HEALTHY_S)
         self.disks.waits = False
         options = KeyValueOptions(write_buffer_bytes=1 << 20)
         self.index = KeyValueIndex(self.files, str(directory), options, disks=self.disks)
@@ -294,12 +299,14 @@ class Stalling:
         """Hold a ledger, and begin a sync that is late."""
         self.files.stall(index_format.COMMIT_NAME)
         self.hold([ledger_id])
+        self.disks.stall_s = 0.05
         with pytest.raises(DiskStalled):
             self.index.sync()
 
     def release(self) -> None:
         self.files.release()
         self.disks.settle()
+        self.disks.stall_s = HEALTHY_S
 
     def close(self) -> None:
         self.release()

@@ -28,7 +28,16 @@ from tests.bookie import collecting
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles, GoneFiles
 from tests.bookie.serving import Serving, service_options, stored
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all, write_more
+from tests.bookie.three_directories import (
+    LEDGERS,
+    PAYLOADS,
+    make_only_store,
+    marks,
+    read_all,
+    settle,
+    write_all,
+    write_more,
+)
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
@@ -99,13 +108,51 @@ def test_bookie_goes_on_when_one_directory_is_full_or_fails_and_starts_so(tmp_pa
         write_all(peer, 160)
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_key_value_stores_of_other_directories_go_on_when_one_is_full_or_fails(
+    tmp_path: Path, code: int, name: str
+) -> None:
+    """Each directory has the index of its own ledgers. A full one is still read, and one that fails is not."""
+    files = FaultyFiles()
+    bookie = options(tmp_path, store=StoreOptions(StorageClass.DB, append=AppendOptions(50_000), disks=ROOMY))
+    others = [each for each in LEDGERS if "abc"[each % 3] != name]
+    concerned = sorted(set(LEDGERS).difference(others))
+    with Serving(bookie, files) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        hurt(serving, files, name, code)
+        refusal = {Status.EREADONLY if code == errno.ENOSPC else Status.EIO}
+        wait_until(lambda: set(peer.add(concerned[0], 40, PAYLOADS)) == refusal, "adds to be refused")
+        for first in (40, 80):
+            assert set(peer.add(concerned[0], first, PAYLOADS)) == refusal
+            for ledger_id in others:
+                assert set(peer.add(ledger_id, first, PAYLOADS)) == {Status.EOK}
+        read_all(peer, 120, others)
+        if code == errno.ENOSPC:
+            read_all(peer, 40, concerned)
+        else:
+            assert peer.read(concerned[1], 0).status == Status.EIO
+            assert peer.read(90 + concerned[0], 0).status == Status.EIO, "it may have been a ledger of this bookie"
+        assert serving.failure is None
+        files.fault, files.used = None, {}
+        if code == errno.ENOSPC:
+            wait_until(lambda: set(peer.add(concerned[0], 40, PAYLOADS)) == {Status.EOK}, "adds to be taken again")
+            settle(serving)
+    assert serving.failure is None, "it stops in order, too"
+    with Serving(bookie, files, suspects=[]) as serving, serving.connect() as peer:
+        read_all(peer, 120, others)
+        read_all(peer, 40, concerned[1:])
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("storage_class", [StorageClass.INTERLEAVED, StorageClass.DB])
 def test_other_storages_go_on_as_well_when_a_directory_is_full_or_fails(
     tmp_path: Path, storage_class: StorageClass, code: int
 ) -> None:
-    """The index of `DbLedgerStorage` is in the first directory, so only that one must take writes."""
+    """An only store of `DbLedgerStorage` is in the first directory, so only that one must take writes."""
     files = FaultyFiles()
+    if storage_class is StorageClass.DB:
+        make_only_store(tmp_path)
     bookie = options(tmp_path, store=StoreOptions(storage_class, append=AppendOptions(50_000), disks=ROOMY))
     with Serving(bookie, files) as serving, serving.connect() as peer:
         write_all(peer, 0)

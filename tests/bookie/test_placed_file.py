@@ -274,3 +274,23 @@ def test_file_is_not_accepted_where_the_record_cannot_say_so(directories: list[s
     files.fault = None
     limbo.begin([2])
     assert opened(files, directories)[0].ledger_ids.tolist() == [2]
+
+
+@pytest.mark.parametrize("change", ["note", "forget"])
+def test_place_is_recorded_again_after_a_record_whose_writing_failed_at_its_end(
+    directories: list[str], change: str
+) -> None:
+    """The file has its new name then: it is unknown which record a start would find."""
+    files = FaultyFiles()
+    places = FilePlaces(files, directories[0])
+    places.note("limbo", 1)
+    places.settle()
+    files.fault = lambda operation, path: operation == "sync_directory"
+    with pytest.raises(OSError, match="Input/output"):
+        places.note("limbo", 2)
+    files.fault = None
+    if change == "note":
+        places.note("limbo", 1)
+    else:
+        places.forget("other")
+    assert FilePlaces(LocalFiles(), directories[0]).place("limbo") == 1

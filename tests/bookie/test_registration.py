@@ -11,7 +11,7 @@ import pytest
 from bkspark.errors import MetadataError, NodeExists
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import Fault, MemoryTree
-from bkspark.metadata.registration import REASON
+from bkspark.metadata.registration import INDEX_PROBLEM, REASON
 from bkspark.metadata.tree import Stat
 from bookie_service.cluster.registration import SETTLE_S, Registration
 from tests.bookie.registrations import ADDRESS, ID, READ_ONLY, TIMEOUT_S, URI, WRITABLE, Bench, run
@@ -230,6 +230,22 @@ def test_change_to_what_is_so_already_writes_nothing_and_a_new_reason_is_written
         assert found is not None
         assert found.properties[REASON] == "maintenance"
         assert bench.owners() == (None, bench.tree.session_id)
+
+    run(test)
+
+
+def test_registration_has_what_is_wrong_with_the_index_as_long_as_it_is() -> None:
+    async def test(bench: Bench) -> None:
+        registration = await bench.registered()
+        reader = BookieRegistry(bench.another(), URI)
+        registration.change(read_only=False, index_problem="/d1: its disk fails")
+        await registration.settled()
+        found = await reader.registration(ID)
+        assert found is not None
+        assert found.properties == {**ADDRESS.properties, INDEX_PROBLEM: "/d1: its disk fails"}
+        registration.change(read_only=False)
+        await registration.settled()
+        assert await reader.registration(ID) == ADDRESS
 
     run(test)
 

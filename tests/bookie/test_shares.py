@@ -130,7 +130,7 @@ def test_runs_that_bypass_the_journal_and_continue_each_other_are_one() -> None:
         deferrals.bypassed(deferrals.take([(4, ids(first, first + 1), -1)]))
     assert deferrals._unflushed[4][1] == [(0, 3), (5, 8), (8, 9)]
     deferrals.on_flush_begun()
-    deferrals.on_flush_done()
+    deferrals.on_flush_done(lambda ledger_id: False)
     assert deferrals.take([(4, ids(99), -1)]).last_synced(ids(4)).tolist() == [3]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.serving import Peer, Serving, service_options
 from tests.bookie.stalling_files import StallingFiles
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, marks, read_all, settle, write_all
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, make_only_store, marks, read_all, settle, write_all
 from tests.disks import ROOMY, ROOMY_DISKS
 from tests.polling import wait_until
 
@@ -69,35 +71,86 @@ def stall(serving: Serving, files: StallingFiles, peer: Peer, name: str) -> None
     wait_until(lambda: files.holding, "a sync of the stalled disk")
 
 
-@pytest.mark.parametrize("storage_class", StorageClass)
-@pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_adds_reads_and_flushes_go_on_while_a_disk_stalls_and_the_mark_waits_for_it(
-    tmp_path: Path, files: StallingFiles, name: str, storage_class: StorageClass
-) -> None:
-    with ImpatientServing(options(tmp_path, storage_class), files) as serving, serving.connect() as peer:
+def kept_files(directory: Path) -> set[str]:
+    """Return the names of the files with changes that a directory's index lacks."""
+    return {path.name for path in directory.glob("*/current/positions.kept.?")}
+
+
+@contextmanager
+def used_beside_a_stall(
+    directory: Path, files: StallingFiles, name: str, storage_class: StorageClass
+) -> Iterator[dict[str, bytes]]:
+    """Use a bookie while a disk stalls, then after that, and start it again. The block runs while the disk stalls; it
+    gets the marks from before."""
+    with ImpatientServing(options(directory, storage_class), files) as serving, serving.connect() as peer:
         write_all(peer, 0)
         stall(serving, files, peer, name)
-        before = marks(tmp_path)
+        before = marks(directory)
         # Adds that find no room are not answered: each of these needs several flushes.
         for first in range(40, 240, 40):
             write_all(peer, first)
         read_all(peer, 240)
         assert serving.failure is None
-        # The index of this storage is one store, in the first directory: no other one needs a sync for it.
-        if storage_class is not StorageClass.DB or name == "a":
-            assert marks(tmp_path) == before
-            others = {each for each in "abc" if each != name}
-            logs = {path.parts[-3] for path in tmp_path.glob("*/current/*.log") if path.stat().st_size > HALF_BYTES}
-            assert others <= logs
+        yield before
         files.release()
         settle(serving)
-        moved = {each for each, mark in marks(tmp_path).items() if mark != before[each]}
+        moved = {each for each, mark in marks(directory).items() if mark != before[each]}
         assert len(moved) >= 2
         write_all(peer, 240)
+        # Each add lets a flush begin: one that meets a late disk leaves the removal of a file there to the next one.
+        wait_until(
+            lambda: peer.add(LEDGERS[0], 240, PAYLOADS[:1]) and not kept_files(directory),
+            "the index of the disk to get what it lacked",
+        )
         read_all(peer, 280)
     assert serving.failure is None
-    with ImpatientServing(options(tmp_path, storage_class), files) as serving, serving.connect() as peer:
+    with ImpatientServing(options(directory, storage_class), files) as serving, serving.connect() as peer:
         read_all(peer, 280)
+
+
+def full_logs(directory: Path) -> set[str]:
+    """Return the ledger directories with entry logs of more than one flush."""
+    return {path.parts[-3] for path in directory.glob("*/current/*.log") if path.stat().st_size > HALF_BYTES}
+
+
+@pytest.mark.parametrize("storage_class", [StorageClass.SORTED, StorageClass.INTERLEAVED])
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_adds_reads_and_flushes_go_on_while_a_disk_stalls_and_the_mark_waits_for_it(
+    tmp_path: Path, files: StallingFiles, name: str, storage_class: StorageClass
+) -> None:
+    with used_beside_a_stall(tmp_path, files, name, storage_class) as before:
+        assert marks(tmp_path) == before
+        assert {*"abc"} - {name} <= full_logs(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_mark_waits_for_a_disk_that_stalls_if_it_has_the_only_store(
+    tmp_path: Path, files: StallingFiles, name: str
+) -> None:
+    make_only_store(tmp_path)
+    with used_beside_a_stall(tmp_path, files, name, StorageClass.DB) as before:
+        # No other directory needs a sync for the index.
+        if name == "a":
+            assert marks(tmp_path) == before
+            assert {"b", "c"} <= full_logs(tmp_path)
+        assert not kept_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_marks_advance_beside_a_disk_that_stalls_after_what_its_store_lacks_is_in_another_directory(
+    tmp_path: Path, files: StallingFiles, name: str
+) -> None:
+    kept = f"positions.kept.{'abc'.index(name)}"
+    with used_beside_a_stall(tmp_path, files, name, StorageClass.DB) as before:
+        others = {*"abc"} - {name}
+        wait_until(lambda: all(marks(tmp_path)[each] != before[each] for each in others), "the other marks to move")
+        # On a machine with other work the other disks may be late, too, for a moment.
+        wait_until(lambda: kept_files(tmp_path) == {kept}, "the stores of the other disks to have everything")
+        assert marks(tmp_path)[name] == before[name]
+        assert others <= full_logs(tmp_path)
+        renamed = [path for operation, path in files.operations[files.stalled_at :] if operation == "rename"]
+        order = [os.path.basename(path) for path in renamed if path.endswith((kept, "lastMark"))]
+        assert order[0] == kept, "the marks advanced before the changes were in another directory"
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
@@ -168,7 +221,7 @@ def test_stop_waits_for_a_late_sync_of_an_index_and_makes_everything_durable(
     with ImpatientServing(bookie, files) as serving, serving.connect() as peer:
         write_all(peer, 0)
         settle(serving)
-        files.stall("positions.commit" if storage_class is StorageClass.DB else "/b/current/0/")
+        files.stall("/b/current/positions.commit" if storage_class is StorageClass.DB else "/b/current/0/")
         write_all(peer, 40)
         wait_until(lambda: files.holding, "a sync of an index that stalls")
         write_all(peer, 80)

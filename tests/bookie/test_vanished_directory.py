@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from bkspark.wire.status import Status
+from bookie_service.metrics.families import Value
+from bookie_service.operation.bookie_metrics import BookieMetrics
+from bookie_service.operation.stored_counts import StoredCounts
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.io.closed_directories import OpenDirectories
@@ -22,8 +25,9 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.serving import Serving, service_options, stored
-from tests.bookie.three_directories import LEDGERS, PAYLOADS, read_all, settle, write_all, write_more
+from tests.bookie.three_directories import LEDGERS, PAYLOADS, make_only_store, read_all, settle, write_all, write_more
 from tests.disks import ROOMY, ROOMY_DISKS
+from tests.polling import wait_until
 
 DOUBTFUL = (Status.EIO, Status.EUNKNOWNLEDGERSTATE)
 
@@ -56,10 +60,15 @@ def files_of(directory: Path) -> OpenDirectories:
 def test_directory_that_vanishes_takes_with_it_what_lay_there_and_nothing_else(
     tmp_path: Path, storage_class: StorageClass, name: str
 ) -> None:
-    """B9: the bookie ended, because "No such file or directory" did not count as a disk that fails."""
+    """B9: the bookie ended, because "No such file or directory" did not count as a disk that fails.
+
+    The only store of `DbLedgerStorage` is in the first directory.
+    """
     for each in "abc":
         layout_path = Path(layout.current(str(tmp_path / each)))
         layout_path.mkdir(parents=True)
+    if storage_class is StorageClass.DB:
+        make_only_store(tmp_path)
     chosen = options(tmp_path, storage_class)
     with Serving(chosen, files_of(tmp_path)) as serving, serving.connect() as peer:
         write_all(peer, 0)
@@ -87,6 +96,45 @@ def test_directory_that_vanishes_takes_with_it_what_lay_there_and_nothing_else(
         read_all(peer, 40)
         for ledger_id in range(100, 106):
             assert peer.read(ledger_id, 0).body == stored(ledger_id, 0, b"a new ledger")
+
+
+def index_figures(serving: Serving) -> dict[str, float]:
+    """Return what the metrics say of the disks of the index."""
+
+    def figures() -> dict[str, float]:
+        metrics = BookieMetrics(serving.service, StoredCounts(lambda: (0, 0)), lambda: True, 0.0)
+        families = {family.name.removeprefix("bkspark_bookie_index_"): family.samples for family in metrics.entries()}
+        return {name: each.value for name in ("failed", "full") for each in families[name] if isinstance(each, Value)}
+
+    return serving.call(figures)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_key_value_store_that_vanishes_takes_its_ledgers_with_it_and_nothing_else(tmp_path: Path, name: str) -> None:
+    """RocksDB says "No such file or directory" then, which otherwise means damage."""
+    for each in "abc":
+        Path(layout.current(str(tmp_path / each))).mkdir(parents=True)
+    chosen = options(tmp_path, StorageClass.DB)
+    others = [each for each in LEDGERS if "abc"[each % 3] != name]
+    concerned = sorted(set(LEDGERS).difference(others))
+    with Serving(chosen, files_of(tmp_path)) as serving, serving.connect() as peer:
+        write_all(peer, 0)
+        settle(serving)
+        os.rename(tmp_path / name, tmp_path / "unplugged")
+        wait_until(lambda: set(peer.add(concerned[0], 40, PAYLOADS)) == {Status.EIO}, "adds to be refused")
+        for ledger_id in others:
+            assert set(peer.add(ledger_id, 40, PAYLOADS)) == {Status.EOK}
+        settle(serving)
+        assert index_figures(serving) == {"failed": 1, "full": 0}
+        for ledger_id, entry_id in ((concerned[0], 0), (concerned[1], 0), (concerned[1], 40), (90 + concerned[0], 0)):
+            assert peer.read(ledger_id, entry_id).status == Status.EIO
+    assert serving.failure is None
+    assert not (tmp_path / name).exists(), "nothing is made where the disk is not"
+    os.rename(tmp_path / "unplugged", tmp_path / name)
+    with Serving(chosen, files_of(tmp_path)) as serving, serving.connect() as peer:
+        assert serving.service.storage.store.limbo.ledger_ids.tolist() == concerned[:1], "what was not durable there"
+        read_all(peer, 40, concerned[1:])
+        read_all(peer, 40, others)
 
 
 CALLS: dict[str, Callable[[OpenDirectories, str], Any]] = {

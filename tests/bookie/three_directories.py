@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,11 @@ PAYLOADS = [bytes([i]) * 3000 for i in range(40)]
 LEDGERS = range(12, 18)
 
 _stored = functools.cache(stored)
+
+
+def make_only_store(directory: Path) -> None:
+    """Begin as an earlier build does whose bookie has one key-value store for all directories, in the first one."""
+    (directory / "a/current/positions").mkdir(parents=True)
 
 
 def settle(serving: Serving) -> None:
@@ -45,9 +51,9 @@ def write_more(peer: Peer, failing: str) -> set[int]:
     return refused
 
 
-def read_all(peer: Peer, end: int) -> None:
+def read_all(peer: Peer, end: int, ledger_ids: Sequence[int] = LEDGERS) -> None:
     """Check entries [0, end) of each ledger; `end` is a multiple of what `write_all` adds."""
-    for ledger_id in LEDGERS:
+    for ledger_id in ledger_ids:
         for first in range(0, end, len(PAYLOADS)):
             entries = range(first, first + len(PAYLOADS))
             peer.send(v2.encode_reads(ledger_id, np.array(entries)))

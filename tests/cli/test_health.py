@@ -22,7 +22,7 @@ from bkspark.client import Client as AsyncClient
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.paths import ledger_path
-from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.registration import INDEX_PROBLEM, BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from tests.cluster import Cluster, GuestCluster
 from tests.ledger.in_process import URI
@@ -145,6 +145,26 @@ def test_all_of_many_bookies_are_asked_where_few_files_may_be_open(zookeeper: Zo
                     found = await asyncio.to_thread(ask, command)
                     assert len(found) == count + 1
                     assert [each["problem"] for each in found if not each["reachable"]] == []
+
+        asyncio.run(test())
+
+
+def test_bookie_whose_index_is_limited_is_a_reason_with_the_text_that_it_registered(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    with GuestCluster(zookeeper, tmp_path, bookies=1) as cluster:
+        host, _, port = cluster.bookies[0].id.rpartition(":")
+        address = BookieAddress(host, int(port), {INDEX_PROBLEM: "/d1: its disk fails"})
+        line = [sys.executable, "-m", "bkspark.cli", "cluster", "health", "--uri", cluster.uri, "--json"]
+
+        async def test() -> None:
+            async with AsyncClient(cluster.uri) as client:
+                await BookieRegistry(await client.tree(), client.uri).register("limited", address)
+                asked = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=120)
+                (reason,) = json.loads(asked.stdout)["reasons"]
+                assert (reason["code"], reason["subject"]) == ("bookie_index_limited", "limited")
+                assert reason["text"] == "bookie limited does not serve all its ledgers: /d1: its disk fails"
+                assert asked.returncode == 10
 
         asyncio.run(test())
 

@@ -48,6 +48,7 @@ def test_cluster_in_order_has_no_reason_also_without_autorecovery() -> None:
         (BookieFacts("x", "available", "connection refused"), "bookie_unreachable"),
         (BookieFacts("x", "readonly", "", 50 * GIB, 100 * GIB), "bookie_readonly"),
         (BookieFacts("x", "available", "", 4 * GIB, 100 * GIB), "bookie_disk_full"),
+        (BookieFacts("x", "available", "", 50 * GIB, 100 * GIB, "", "/d2: full"), "bookie_index_limited"),
     ],
 )
 def test_bookie_that_needs_an_operator_is_a_reason_that_names_it(bookie: BookieFacts, code: str) -> None:

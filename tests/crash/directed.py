@@ -12,6 +12,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.status import Status
 from bookie_service.formats.index import LAYOUT
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
@@ -194,6 +195,9 @@ def crash_fenced_ledger() -> None:
 
 
 _ROOMY = Setup(store=StoreOptions(cache_half_bytes=16384, append=AppendOptions(1 << 20), open_files_max=4))
+
+_NEARLY_FULL = FileSystemSpace(2, 1 << 40, 1 << 30)
+"""It takes no new logs, and the index of its ledgers."""
 
 
 def _crashed_everywhere(twin: BookieTwin, act: Callable[[], object]) -> None:
@@ -403,6 +407,25 @@ def crash_flush_of_several_logs() -> None:
     twin.checkpoint()
     history = twin.history.after_crash()
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
+
+
+def flush_into_another_directory_than_the_index() -> None:
+    """Move the marks over a new log in one directory, whose positions are in the store of another one.
+
+    The directory of the log has no change of its own store, so nothing else in a flush makes the name of the log
+    durable before the mark in the first directory is.
+
+    Raises:
+        Violation: positions lead to a log whose name is lost.
+    """
+    setup = Setup(ledger_directories=2, store=replace(_ROOMY.store, storage_class=StorageClass.DB))
+    disk = setup.new_disk()
+    disk.spaces = {setup.ledger_paths[0]: _NEARLY_FULL}
+    twin = BookieTwin(disk, setup, History())
+    twin.add(2, [(entry_id, b"away from its index") for entry_id in range(4)])
+    _crashed_everywhere(twin, twin.checkpoint)
+    if {path.split("/")[1] for path in disk.visible_files() if path.endswith(".log")} != {"ledgers1"}:
+        raise AssertionError("the entries are not in the second directory only")
 
 
 class _Renewing(DoubtfulMetadataView):

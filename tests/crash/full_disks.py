@@ -4,7 +4,7 @@
 boundary, as a kill and as a power cut leave the disk. It starts a bookie there of which the first, the second, or every
 ledger directory takes nothing any more, for want of space; or one is nearly full, and still writable:
 
-* it starts, read-only where it must; only a first start may be refused, and one without space for the key-value store;
+* it starts, read-only where it must; only a first start may be refused, and one without space for the only store;
 * all that was promised is read from it, the full directory included;
 * what it is given then it takes and keeps; only where no directory has room it may be read-only;
 * it may crash, and starts once more on a disk with space: everything is there.
@@ -24,13 +24,12 @@ from random import Random
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage import layout
 from bookie_service.storage.disks import FileSystemSpace
-from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.faults import TAKING_SPACE
 from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
 from tests.crash.parallel import campaign_parser, counts_of, report
-from tests.crash.recoveries import KINDS, RichScript
+from tests.crash.recoveries import KINDS, RichScript, script_of
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import SimulatedDisk, os_error
 from tests.crash.twins import BookieTwin
@@ -73,18 +72,17 @@ TROUBLES = (
 
 
 def _may_refuse(script: RichScript, trouble: Trouble) -> bool:
-    """Say whether a start may be refused: the first one, or one without space where the key-value store lies."""
-    return script.act == RichScript.act or _is_store_full(script, trouble)
+    """Say whether a start may be refused: the first one, or one without space where the only store lies."""
+    return script.act == RichScript.act or _is_only_store_full(script, trouble)
 
 
 def _has_no_room(script: RichScript, trouble: Trouble) -> bool:
     """Say whether what is added can only stay in the journal."""
-    return len(trouble.places) == len(script.setup.ledger_paths) or _is_store_full(script, trouble)
+    return len(trouble.places) == len(script.setup.ledger_paths) or _is_only_store_full(script, trouble)
 
 
-def _is_store_full(script: RichScript, trouble: Trouble) -> bool:
-    is_db = script.setup.store.storage_class is StorageClass.DB
-    return is_db and script.setup.ledger_paths[0] in trouble.places
+def _is_only_store_full(script: RichScript, trouble: Trouble) -> bool:
+    return script.setup.has_one_store and script.setup.ledger_paths[0] in trouble.places
 
 
 class FullStarts:
@@ -121,8 +119,7 @@ class FullStarts:
                         where = f"{kind}, seed {seed}, kill {kills} ({script.act}), {loss.value}"
                         raise Violation(f"{where}, {trouble}: {violation}") from violation
 
-        storage_class, log_per_ledger = KINDS[kind]
-        RichScript(seed, 0, hook, storage_class, log_per_ledger=log_per_ledger).run()
+        script_of(kind, seed, hook).run()
         self.counts["scripts"] += 1
 
     def _start(self, script: RichScript, loss: Loss, trouble: Trouble, random: Random) -> None:

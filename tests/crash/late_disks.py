@@ -1,13 +1,14 @@
 """Work for several directories without threads: one after the other, and some of it late, as a seed says.
 
 What is late is done when the bookie looks at the disk again, when it waits for it, or never: then the process was
-killed before.
+killed before. How likely work is late may change while the bookie runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -19,11 +20,24 @@ _ENDS = 0.5
 """How likely a late disk has finished when the bookie looks at it."""
 
 
+class _LateFuture(Future[Any]):
+    """What waits for it finishes the work of its disk."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        super().__init__()
+        self._end = finish
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self._end()
+        return super().result(timeout)
+
+
 class LateDisks(InTurn):
     """The directories take turns in being first."""
 
-    def __init__(self, lateness: float, random: Random) -> None:
-        """`lateness`: how likely a piece of work is late."""
+    def __init__(self, lateness: Callable[[], float], random: Random) -> None:
+        """`lateness`: returns how likely a piece of work is late now."""
         self.waits = True
         self._lateness = lateness
         self._random = random
@@ -32,13 +46,13 @@ class LateDisks(InTurn):
 
     def run(self, work: Mapping[int, Callable[[], T]]) -> dict[int, Future[T]]:
         self._runs += 1
-        futures = {}
+        futures: dict[int, Future[T]] = {}
         for place in sorted(work, reverse=self._runs % 2 == 0):
             if self.waits:
                 self._finish(place)
-            is_late = place in self._late or (len(work) > 1 and self._random.random() < self._lateness)
+            is_late = place in self._late or self._random.random() < self._lateness()
             if is_late and not self.waits:
-                futures[place] = Future[T]()
+                futures[place] = _LateFuture(partial(self._finish, place))
                 self._late.setdefault(place, []).append((work[place], futures[place]))
             else:
                 futures[place] = carried_out(work[place])

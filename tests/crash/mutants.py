@@ -262,7 +262,13 @@ MUTANTS = (
         planted_index.unsynced_entry_log,
     ),
     _crash("entry log not synced on roll", "#659: only the newest log is synced", planted_index.unsynced_full_log),
-    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name, 7),
+    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name, 12),
+    Mutant(
+        "entry log name not synced beside another store",
+        "positions of one directory's store into a log of another, whose name is lost",
+        planted_index.unsynced_log_name,
+        directed.flush_into_another_directory_than_the_index,
+    ),
     _crash("index not synced", "S07: the mark moves past positions in the page cache", planted_index.unsynced_index),
     _crash("index name not synced", "an index file's name is lost after the mark", planted_index.unsynced_index_name),
     _crash(

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service.engine.bookie import Bookie, _Fence
+from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.deferrals import Deferrals, TakenAdds
+from bookie_service.engine.waiting_replies import BegunFence
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.journal.journal import Journal
 from bookie_service.storage.journal.journal_thread import JournalThread, _Group
@@ -131,11 +132,11 @@ def second_fence_early() -> Plant:
     """A second recovery is answered as if the first one's fence were durable."""
 
     def make(old: Any) -> Any:
-        def fence(self: Bookie, client: Any, ledger_id: int, key: bytes) -> _Fence:
+        def fence(self: Bookie, client: Any, ledger_id: int, key: bytes) -> BegunFence:
             ledger = self._store.ledger(ledger_id)
             was_fenced = ledger is not None and ledger.fenced
             found = old(self, client, ledger_id, key)
-            return _Fence(found.status, found.journal_index, 0) if was_fenced else found
+            return BegunFence(found.status, found.journal_index, 0) if was_fenced else found
 
         return fence
 
@@ -270,7 +271,7 @@ def forces_of_any_flush() -> Plant:
             begun = old(self, advances_checkpoint=advances_checkpoint)
             if begun and not advances_checkpoint:
                 self._deferrals.on_flush_begun()
-                self._deferrals.on_flush_done()
+                self._deferrals.on_flush_done(self._store.index.is_hidden)
             return begun
 
         return checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,17 @@ def unsynced_store() -> Plant:
 
 def commit_before_sync() -> Plant:
     def make(old: Any) -> Any:
-        def sync(self: KeyValueIndex, names_are_durable: bool = True) -> None:
-            if not self.is_clean:
-                self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number + 1))
-            old(self, names_are_durable)
+        def commit_early(self: KeyValueIndex, number: int) -> None:
+            data = index_format.encode_commit(number)
+            if self._layout.stores > 1:
+                commit = replace(self._layout, number=number, is_being_created=False)
+                data = index_format.encode_store_commit(commit)
+            self._files.replace(self._commit_path, data)
+            old(self, number)
 
-        return sync
+        return commit_early
 
-    return changed(KeyValueIndex, "sync", make)
+    return changed(KeyValueIndex, "_commit", make)
 
 
 def overwritten_blocks() -> Plant:
@@ -77,7 +81,14 @@ def headers_left_out() -> Plant:
 
 
 def unchecked_commit() -> Plant:
-    return replaced(index_format, "decode_commit", lambda data: 0)
+    def make(old: Any) -> Any:
+        def decode(data: bytes) -> Any:
+            found = old(data)
+            return None if found is None else replace(found, number=0)
+
+        return decode
+
+    return changed(index_format, "decode_store_commit", make)
 
 
 def stale_read_ahead() -> Plant:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from bkspark.wire import v2
@@ -33,9 +33,11 @@ from tests.crash.parallel import campaign_parser, counts_of, report
 from tests.crash.scripts import Script
 from tests.crash.twins import BookieTwin, Setup
 
+ONE_STORE = "one store for two directories"
 KINDS: dict[str, tuple[StorageClass, bool]] = {
     **{storage.short_name: (storage, False) for storage in StorageClass},
     LOG_PER_LEDGER: (StorageClass.SORTED, True),
+    ONE_STORE: (StorageClass.DB, False),
 }
 """Each kind of script, as the storage that it runs on, and whether each ledger has a log of its own."""
 _LOG_BYTES = HEADER_BYTES + 400
@@ -132,6 +134,20 @@ class RichScript(Script):
         self.twin.collect(DoubtfulMetadataView(self._ledgers), is_forced=False)
 
 
+class OneStoreScript(RichScript):
+    """One of a bookie that an earlier build made, whose one store has the index of both directories."""
+
+    def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
+        return replace(super()._configuration(storage_class, log_per_ledger), has_one_store=True)
+
+
+def script_of(kind: str, seed: int, hook: Callable[[Script], None]) -> RichScript:
+    """Return the script of one of `KINDS`."""
+    storage_class, log_per_ledger = KINDS[kind]
+    made = OneStoreScript if kind == ONE_STORE else RichScript
+    return made(seed, 0, hook, storage_class, log_per_ledger=log_per_ledger)
+
+
 class Recoveries:
     """Counts what was done; `images` are those audited, without those that are like another of their script."""
 
@@ -167,8 +183,7 @@ class Recoveries:
                 self.counts["kills"] += 1
                 self._recover(script, starts, random, f"{kind}, seed {seed}, kill {kills} ({script.act})")
 
-        storage_class, log_per_ledger = KINDS[kind]
-        RichScript(seed, 0, hook, storage_class, log_per_ledger=log_per_ledger).run()
+        script_of(kind, seed, hook).run()
         self.counts["scripts"] += 1
 
     def _recover(self, script: Script, starts: Starts, random: Random, what: str) -> None:

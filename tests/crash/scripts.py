@@ -31,6 +31,8 @@ WRONG_KEY = b"a key of another one"
 _SIZES = (0, 1, 30, 100, 500)
 _AUDIT_SHARE = 0.05
 """Part of the operation boundaries at which the living bookie is read, too."""
+_ONE_STORE_SHARE = 0.5
+"""Part of the bookies with DbLedgerStorage and several directories that an earlier build made, with one store."""
 _DEPTH_MAX = 2
 """So many threads may be in the middle of something while another goes on."""
 _FULL_BUFFER_BYTES = 600
@@ -132,6 +134,7 @@ class Script:
         log_per_ledger: bool | None = None,
     ) -> None:
         """`hook(script)` is called at every operation boundary, while `script.disk` is as a crash would find it."""
+        self._seed = seed
         self.random = Random(seed)
         self.setup = self._configuration(storage_class, log_per_ledger)
         self.history = History()
@@ -154,7 +157,11 @@ class Script:
         """Fails calls of every disk that the script uses."""
 
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
-        return random_setup(self.random, storage_class, log_per_ledger=log_per_ledger)
+        setup = random_setup(self.random, storage_class, log_per_ledger=log_per_ledger)
+        is_divisible = setup.store.storage_class is StorageClass.DB and setup.ledger_directories > 1
+        # From numbers of its own, so that it changes nothing else in the script of a seed.
+        has_one_store = is_divisible and Random(f"one store {self._seed}").random() < _ONE_STORE_SHARE
+        return replace(setup, has_one_store=has_one_store)
 
     @property
     def operations(self) -> int:

@@ -358,7 +358,8 @@ class SimulatedFiles(LocalFiles):
         return SimulatedKeyValues(self, path)
 
     def disk_work(self, directories: Sequence[str]) -> LateDisks:
-        return LateDisks(self.disk.lateness if len(directories) > 1 else 0.0, Random(self.disk.operations))
+        is_alone = len(directories) == 1
+        return LateDisks(lambda: 0.0 if is_alone else self.disk.lateness, Random(self.disk.operations))
 
     def space(self, directory: str) -> FileSystemSpace:
         self.disk.check("space", directory)

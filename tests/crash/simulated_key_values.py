@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from bookie_service.formats import key_value_index
+from bookie_service.storage.io.key_values import Changes
 
 if TYPE_CHECKING:
     from tests.crash.simulated_files import SimulatedFiles
@@ -34,6 +35,9 @@ class SimulatedKeyValues:
         self._file = files.open(path) if files.exists(path) else files.create(path)
         # As RocksDB does whenever it opens a store: a process that was killed may not have come so far.
         files.sync_directory(directory)
+        self._disk = files.disk
+        self._is_stuck = False
+        """Whether a sync has failed. As with RocksDB, writes are refused then until the disk takes some."""
         self._map: dict[bytes, bytes] = {}
         self._unsynced: list[bytes] = []
         self._end = 0
@@ -47,19 +51,32 @@ class SimulatedKeyValues:
             self._file.sync_data()
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._read()
         return [self._map.get(key) for key in keys]
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        key = max(self.keys(first, end), default=None)
+        self._read()
+        key = max(self._keys(first, end), default=None)
         return None if key is None else (key, self._map[key])
 
     def key_count(self) -> int:
-        return sum(1 for _ in self.keys(b"", b"\xff"))
+        return sum(1 for _ in self._keys(b"", b"\xff"))
 
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        self._read()
+        return self._keys(first, end)
+
+    def _keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
         return iter(sorted(key for key in self._map if first <= key < end))
 
+    def _read(self) -> None:
+        """Fail as a real store does if what it must read is not in its cache, which is unknown."""
+        self._disk.check("read", self._file.path)
+
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        if self._is_stuck:
+            self._disk.check("write", self._file.path)
+            self._is_stuck = False
         self._unsynced.append(pickle.dumps((puts, removed)))
         self._apply(puts, removed)
 
@@ -73,9 +90,13 @@ class SimulatedKeyValues:
                 # A real store abandons the file whose sync failed: it never shows data that may not be durable.
                 with contextlib.suppress(OSError):
                     self._file.truncate(self._end)
+                self._is_stuck = True
                 raise
             self._end += len(records)
             self._unsynced.clear()
+
+    def unsynced(self) -> list[Changes]:
+        return [pickle.loads(each) for each in self._unsynced]
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """Do nothing: nothing is left of a removed key here."""
@@ -85,7 +106,7 @@ class SimulatedKeyValues:
 
     def _apply(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> None:
         for first, end in removed:
-            for key in list(self.keys(first, end)):
+            for key in list(self._keys(first, end)):
                 del self._map[key]
         self._map.update(puts)
 

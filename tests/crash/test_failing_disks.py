@@ -21,7 +21,7 @@ from tests.crash.audit import Violation
 from tests.crash.failing_disks import CALLS, CODES, KINDS, Case, cases, run_case
 from tests.planting import Plant, around, replaced
 
-SINGLY, OF_FILE_SYSTEMS, OF_KEY_VALUES = KINDS
+SINGLY, OF_FILE_SYSTEMS, OF_KEY_VALUES, OF_SMALL_TABLES, OF_ONE_STORE = KINDS
 
 
 def run_some(calls: str, code: int, kind: str = SINGLY, share: float = 0.0) -> Counter[str]:
@@ -43,6 +43,8 @@ def test_every_error_that_means_a_failing_disk_leaves_the_other_disks_alone(name
     *(f"{SINGLY}-{calls}" for calls in ("read", "write", "fdatasync", "every call")),
     f"{OF_FILE_SYSTEMS}-syncfs",
     f"{OF_KEY_VALUES}-every call",
+    f"{OF_SMALL_TABLES}-every change",
+    f"{OF_ONE_STORE}-every call",
     reason="all calls fail in one of these, and each planted defect is found below in the calls that it concerns",
 )
 @pytest.mark.parametrize(
@@ -50,7 +52,9 @@ def test_every_error_that_means_a_failing_disk_leaves_the_other_disks_alone(name
     [
         *((SINGLY, calls) for calls in CALLS if calls != "syncfs"),
         *((OF_FILE_SYSTEMS, calls) for calls in ("syncfs", "every change", "every call")),
-        *((OF_KEY_VALUES, calls) for calls in ("every change", "every call")),
+        *((OF_KEY_VALUES, calls) for calls in ("read", "every change", "every call")),
+        *((OF_SMALL_TABLES, calls) for calls in ("every change", "every call")),
+        *((OF_ONE_STORE, calls) for calls in ("every change", "every call")),
     ],
 )
 def test_disk_that_fails_in_one_kind_of_call_leaves_the_other_disks_alone(kind: str, calls: str) -> None:

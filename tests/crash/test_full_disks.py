@@ -15,6 +15,7 @@ SHARE = 0.06
     "SortedLedgerStorage",
     "DbLedgerStorage",
     "log per ledger",
+    "one store for two directories",
     reason="InterleavedLedgerStorage has the files of SortedLedgerStorage",
 )
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import struct
 from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from bookie_service.engine.entry_lists import StepReport
 from bookie_service.engine.reads import ReadOptions, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
+from bookie_service.formats import key_value_index
 from bookie_service.gc import gc_policy
 from bookie_service.gc.collection_options import CollectionOptions
 from bookie_service.gc.collection_status import PassReport
@@ -59,6 +61,8 @@ class Setup:
 
     journals: int = 1
     ledger_directories: int = 1
+    has_one_store: bool = False
+    """Whether an earlier build made the bookie: with DbLedgerStorage it has one store for all directories then."""
     store: StoreOptions = field(
         default_factory=lambda: StoreOptions(cache_half_bytes=6144, append=AppendOptions(2600), open_files_max=4)
     )
@@ -99,6 +103,8 @@ class Setup:
         files = SimulatedFiles(disk)
         for path in (*self.journal_paths, *self.ledger_paths):
             files.make_directory(path)
+        if self.has_one_store:
+            files.make_directory(os.path.join(self.current_ledger_paths[0], key_value_index.DIRECTORY_NAME))
         return disk
 
 

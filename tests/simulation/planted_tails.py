@@ -81,7 +81,7 @@ def _force_leaves_the_write_cache() -> Plant:
     """A force of what bypassed the journal syncs the journal, where nothing of it is."""
 
     def force(old: Any, self: Bookie, client: Any, ledger_id: int, encode: Any) -> None:
-        self._force_journal(client, ledger_id, encode(Status.EOK))
+        self._force_journal(client, ledger_id, encode)
 
     return around(Bookie, "force", force)
 

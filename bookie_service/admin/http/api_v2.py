@@ -82,6 +82,7 @@ _STATE: Schema = members(
         "takes_recovery_adds": FLAG,
         "connections": WHOLE,
         "limbo_ledgers": WHOLE,
+        "index_problems": array(TEXT),
         "free_bytes": WHOLE,
         "total_bytes": WHOLE,
         "directories": array(members({"directory": TEXT, "kind": TEXT, "used_percent": NUMBER})),

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,6 +64,26 @@ class StoredLedger:
     header: LedgerHeader | None
     last_entry: int
     is_whole: bool
+
+
+class AllReadable:
+    """The part of an index that is not divided by disks: every ledger can be looked up, and changed."""
+
+    is_divided = has_hidden = has_full = False
+    problems: Sequence[str] = ()
+    """See `LedgerIndex`."""
+
+    def is_hidden(self, ledger_id: int) -> bool:
+        return False
+
+    def hidden(self, ledger_ids: np.ndarray) -> np.ndarray:
+        return np.zeros(len(ledger_ids), bool)
+
+    def is_full(self, ledger_id: int) -> bool:
+        return False
+
+    def may_come_back(self, ledger_ids: Collection[int]) -> Collection[int]:
+        return ()
 
 
 class IndexPaths:

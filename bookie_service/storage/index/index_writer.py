@@ -125,12 +125,14 @@ class IndexWriter:
             for ledger_id in self._unsynced:
                 names.update(self._paths.directories(ledger_id))
         self._make_durable(self._unsynced, names)
+        self._new_names.clear()
         # Only now, because a file that moves takes from memory what a failed sync may have lost.
         self._pages.written(pages)
         self._evicted.clear()
         for header in rewritten:
             self._moving(header.ledger_id, partial(self._write, header.ledger_id, header, 1, ()))
-        self._make_durable([header.ledger_id for header in rewritten], ())
+        # With the names of files that moved since.
+        self._make_durable([header.ledger_id for header in rewritten], set(self._new_names))
         sizes = {ledger_id: self._size(ledger_id, end) for ledger_id, end in self._unsynced.items()}
         self._syncs.record(self._paths.place_of(self._known.path), partial(self._note, sizes, list(fileless.values())))
         for header in (*rewritten, *fileless.values()):

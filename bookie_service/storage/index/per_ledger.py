@@ -12,7 +12,15 @@ from bkspark.errors import ConfigurationError, StorageDamaged
 from bkspark.options import COUNT_MAX, bounded, check
 from bookie_service.formats.index import POSITION_BYTES, LedgerHeader
 from bookie_service.storage import ledger_id_sets
-from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate, StoredLedger
+from bookie_service.storage.index.index import (
+    ENTRIES_END,
+    AllReadable,
+    Extent,
+    IndexPaths,
+    IndexReader,
+    LedgerUpdate,
+    StoredLedger,
+)
 from bookie_service.storage.index.index_file import count_positions, has_positions
 from bookie_service.storage.index.index_moves import NO_DOUBT, DoubtCallbacks, IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages
@@ -51,7 +59,7 @@ class PageOptions:
             )
 
 
-class PerLedgerIndex:
+class PerLedgerIndex(AllReadable):
     """A `LedgerIndex` over index files. The interface says which thread may call which method."""
 
     def __init__(
@@ -243,6 +251,10 @@ class PerLedgerIndex:
     @property
     def is_clean(self) -> bool:
         return self._writer.is_clean
+
+    def goes_on_without(self, ledger_id: int, error: OSError) -> bool:
+        # A file that cannot be read when it is written moves to another disk.
+        return True
 
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         self._writer.hold(updates)

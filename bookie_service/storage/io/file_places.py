@@ -7,22 +7,19 @@ import threading
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import file_places as file_format
-from bookie_service.storage.io.files import LocalFiles, refuses_writes
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
 
 
-class FilePlaces:
-    """The record. `note` and `forget` are for any thread."""
+class RecordedPlaces:
+    """The record, for reading."""
 
-    def __init__(self, files: LocalFiles, journal: str) -> None:
+    def __init__(self, files: ReadOnlyFiles, journal: str) -> None:
         """`journal`: the `current` directory of the first journal.
 
         Raises:
             StorageDamaged: a later version wrote the record.
             OSError: it cannot be read.
         """
-        self._files = files
-        self._noting = threading.Lock()
-        """Held while a place is recorded."""
         self._path = os.path.join(journal, file_format.FILE_NAME)
         try:
             found = file_format.decode(files.read_all(self._path)) if files.exists(self._path) else None
@@ -45,6 +42,20 @@ class FilePlaces:
             self._actual.pop(name, None)
         else:
             self._actual[name] = number
+
+
+class FilePlaces(RecordedPlaces):
+    """The record. `note` and `forget` are for any thread."""
+
+    def __init__(self, files: LocalFiles, journal: str) -> None:
+        """As `RecordedPlaces`."""
+        super().__init__(files, journal)
+        self._files = files
+        """Writes the record."""
+        self._noting = threading.Lock()
+        """Held while a place is recorded."""
+        self._is_doubtful = False
+        """Whether the last write failed: it is unknown what the disk has, so the next call writes in any case."""
 
     def settle(self) -> None:
         """Record where the files are, after all of them were found. Without a record, one is written if possible.
@@ -69,7 +80,7 @@ class FilePlaces:
         """
         with self._noting:
             self._actual[name] = number
-            if self.is_known and self._places.get(name) != number:
+            if self.is_known and (self._is_doubtful or self._places.get(name) != number):
                 self._write({**self._places, name: number})
 
     def forget(self, name: str) -> None:
@@ -80,9 +91,10 @@ class FilePlaces:
         """
         with self._noting:
             self._actual.pop(name, None)
-            if self.is_known and name in self._places:
+            if self.is_known and (self._is_doubtful or name in self._places):
                 self._write({each: number for each, number in self._places.items() if each != name})
 
     def _write(self, places: dict[str, int]) -> None:
+        self._is_doubtful = True
         self._files.replace(self._path, file_format.encode(places))
-        self._places, self.is_known = dict(places), True
+        self._places, self.is_known, self._is_doubtful = dict(places), True, False

@@ -392,6 +392,11 @@ class ReadOnlyFiles:
         return DirectoryLock(fd)
 
 
+def temporary_path(path: str) -> str:
+    """Return where `LocalFiles.replace` writes what a file is to contain."""
+    return path + ".new"
+
+
 def make_private(*, group: bool = False) -> None:
     """Make all new files of this process readable only by its user, or by its user and a group.
 
@@ -481,7 +486,7 @@ class LocalFiles(ReadOnlyFiles):
 
         If not `durably`, nothing is synced, and after a crash it may also contain part of `data`, or be empty.
         """
-        temporary = path + ".new"
+        temporary = temporary_path(path)
         with contextlib.suppress(FileNotFoundError):
             self.remove(temporary)
         file = self.create(temporary)

@@ -40,6 +40,10 @@ class KeyValueOptions:
         check(self)
 
 
+Changes = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]
+"""The arguments of one call of `write`: keys with values, and removed ranges [first, end), which are removed first."""
+
+
 class KeyValues(Protocol):
     """An ordered map of bytes. Each method raises OSError if the disk fails, and StorageDamaged if data is damaged."""
 
@@ -61,6 +65,9 @@ class KeyValues(Protocol):
 
     def sync(self) -> None:
         """Make everything that was written durable."""
+
+    def unsynced(self) -> Sequence[Changes]:
+        """Return the calls of `write`, in order, that may not be durable. For any thread, beside a `sync`, too."""
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """Let reads no longer step over what was removed from ranges [first, end). Costs as much as to rewrite them. No

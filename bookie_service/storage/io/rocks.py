@@ -35,7 +35,8 @@ from rocksdict import (
 )
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.io.key_values import Changes, KeyValueOptions
+from bookie_service.storage.io.unsynced_writes import UnsyncedWrites
 
 _BACKGROUND_JOBS = 2
 _KEYS_PER_TURN = 1000
@@ -89,8 +90,13 @@ class RocksKeyValues:
         """Held while a part of the database is rewritten, and while it is reopened, which does not wait for it. Syncs
         and writes go on beside it."""
         self._has_space = has_space
-        self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
+        self._unsynced: list[Changes] = []
         """The writes since the last sync, in order. They are repeated when the database had to be reopened."""
+        self._being_synced: list[Changes] = []
+        """The writes before those, which a running sync makes durable."""
+        self._lacking: UnsyncedWrites | None = None
+        """What was not synced when the database was closed to be opened again, and it does not take yet; None: it has
+        everything. Set by `_reopen`."""
         database, is_writable = (self._opened_for_reading(), True) if is_for_reading else self._opened()
         self._database = database
         """The open database. Replaced by `_reopen`."""
@@ -101,27 +107,41 @@ class RocksKeyValues:
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._using, self._naming():
             # A list of keys gives a list of values of the same length, which the stub does not say.
-            return cast("list[bytes | None]", self._database.get(list(keys)))
+            found = cast("list[bytes | None]", self._database.get(list(keys)))
+            return found if self._lacking is None else self._lacking.get(keys, found)
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         with self._using, self._naming():
-            at = self._database.iter()
-            at.seek_for_prev(end)
-            if at.valid() and at.key() == end:
-                at.prev()
-            if not at.valid():
-                at.status()
-                return None
-            key = at.key()
-            return (key, at.value()) if key >= first else None
+            if self._lacking is None:
+                return self._last_stored(first, end)
+            written = self._lacking.last(first, end)
+            while (stored := self._last_stored(first, end)) is not None:
+                removed_from = self._lacking.removed_from(stored[0])
+                if removed_from is None:
+                    break
+                end = removed_from
+            # If both have the key, the store has an older value.
+            return written if stored is None or (written is not None and written[0] >= stored[0]) else stored
+
+    def _last_stored(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last key in [first, end) that the database has, and its value."""
+        at = self._database.iter()
+        at.seek_for_prev(end)
+        if at.valid() and at.key() == end:
+            at.prev()
+        if not at.valid():
+            at.status()
+            return None
+        key = at.key()
+        return (key, at.value()) if key >= first else None
 
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
-        while some := self._some_keys(first, end):
+        while first < end:
+            some, first = self._some_keys(first, end)
             yield from some
-            first = some[-1] + b"\0"
 
-    def _some_keys(self, first: bytes, end: bytes) -> list[bytes]:
-        """Return the first keys, few enough that no other thread waits for long; empty: there are no more keys."""
+    def _some_keys(self, first: bytes, end: bytes) -> tuple[list[bytes], bytes]:
+        """Return the first keys, few enough that no other thread waits for long, and where the others begin."""
         found: list[bytes] = []
         with self._using, self._naming():
             at = self._database.iter()
@@ -130,7 +150,8 @@ class RocksKeyValues:
                 found.append(key)
                 at.next()
             at.status()
-        return found
+            others = found[-1] + b"\0" if found else end
+            return (found if self._lacking is None else self._lacking.keys(first, others, found)), others
 
     def key_count(self) -> int:
         with self._using, self._naming():
@@ -138,15 +159,13 @@ class RocksKeyValues:
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
         batch = _batch(puts, removed)
-        with self._using:
+        with self._using, self._noting_failure():
+            if self._is_stuck:
+                self._open_unless_syncing()
             self._unsynced.append((puts, removed))
             try:
-                with self._noting_failure():
-                    if self._is_stuck:
-                        self._open_unless_syncing()
-                    else:
-                        with self._naming():
-                            self._database.write(batch, self._unlogged)
+                with self._naming():
+                    self._database.write(batch, self._unlogged)
             except OSError:
                 # The caller got an error, and repeats the write or gives it up. A ledger that could not be dropped is
                 # still served, and must not vanish when there is space again.
@@ -158,16 +177,22 @@ class RocksKeyValues:
             with self._using:
                 if self._is_stuck:
                     self._open_again()
-                written, self._unsynced = self._unsynced, []
+                self._being_synced, self._unsynced = self._unsynced, []
             try:
                 with self._naming():
                     self._database.flush(True)
             except OSError:
                 with self._using:
                     # At once, because a reopened database must get all writes in order.
-                    self._unsynced = written + self._unsynced
+                    self._being_synced, self._unsynced = [], self._being_synced + self._unsynced
                     self._is_stuck = True
                 raise
+            # Without the lock: a caller that still finds the writes here repeats what is durable.
+            self._being_synced = []
+
+    def unsynced(self) -> list[Changes]:
+        with self._using:
+            return [*self._being_synced, *self._unsynced]
 
     def forget_removed(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         beside_others = CompactOptions()
@@ -215,12 +240,17 @@ class RocksKeyValues:
         with contextlib.suppress(OSError, StorageDamaged):
             self._close()
         self._database, is_writable = self._opened()
-        if not is_writable:
-            raise OSError(errno.ENOSPC, "there is no space to open the key-value store for writing", self._path)
-        for puts, removed in self._unsynced:
-            with self._naming():
-                self._database.write(_batch(puts, removed), self._unlogged)
-        self._is_stuck = False
+        try:
+            if not is_writable:
+                raise OSError(errno.ENOSPC, "there is no space to open the key-value store for writing", self._path)
+            for puts, removed in self._unsynced:
+                with self._naming():
+                    self._database.write(_batch(puts, removed), self._unlogged)
+        except OSError:
+            # Reads must find what was written before, though the database has only what was synced.
+            self._lacking = UnsyncedWrites(self._unsynced)
+            raise
+        self._lacking, self._is_stuck = None, False
 
     def close(self) -> None:
         with self._using:

@@ -21,7 +21,8 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +57,7 @@ from bookie_service.storage.ledgers.read_each import Look
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import MemTable
+from bookie_service.storage.ledgers.write_turns import between_flushes
 from bookie_service.storage.ledgers.write_watch import WriteWatch
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions
@@ -71,7 +73,8 @@ _LEDGERS_LOOKED_AT = 8
 """When another ledger comes, this many of the oldest are checked for one that can be dropped."""
 REMOVALS_AT_ONCE = 256
 """How many index files are removed while a flush waits."""
-_UNMARKED_LEDGERS_MAX = 64 * 1024
+_UNMARKED_LEDGERS_MAX, _WAITING_LEDGERS_MAX = 64 * 1024, 256 * 1024
+"""If the latter, of about 1 KiB, stay in memory because a disk keeps the marks back, no new ones begin."""
 UNMARKED_BYTES_MAX = 256 * 1024 * 1024
 """At most this many bytes are flushed without advancing the marks, because replay has to read them again."""
 
@@ -139,6 +142,8 @@ class BaseLedgerStorage(ABC):
         """Ledgers of all flushes since the marks last advanced, including the current flush. Emptied by `end_flush`."""
         self._unmarked_bytes = 0
         """How many bytes those flushes wrote."""
+        self._marks_wait = False
+        """Whether the last flush that was to advance the marks could not."""
         self.watch = WriteWatch()
         self.writing = threading.Lock()
         """Held by a thread that changes entry logs or the index."""
@@ -154,6 +159,9 @@ class BaseLedgerStorage(ABC):
     # ---- ledgers ----
 
     def ledger(self, ledger_id: int) -> Ledger | None:
+        if self.index.has_hidden and self.index.is_hidden(ledger_id):
+            # Even if it is in memory: what it gets would not reach the index.
+            self.index.header(ledger_id)
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None:
             self._ledgers.move_to_end(ledger_id)
@@ -219,10 +227,14 @@ class BaseLedgerStorage(ABC):
                 self._ledgers.move_to_end(oldest)
         return ledger
 
+    @property
+    def takes_new_ledgers(self) -> bool:
+        return not (self._marks_wait and self.index.is_divided) or len(self._unmarked) < _WAITING_LEDGERS_MAX
+
     def known_header(self, ledger_id: int) -> LedgerHeader | None:
         """Return a ledger's header as known in memory, or None. For any thread."""
         ledger = self._ledgers.get(ledger_id)
-        return None if ledger is None else _header_of(ledger)
+        return None if ledger is None else ledger.header
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         ledger = self._ledgers.get(ledger_id)
@@ -367,7 +379,7 @@ class BaseLedgerStorage(ABC):
         for ledger_id in sorted(self._changed):
             ledger = self._ledgers[ledger_id]
             ledger.generation += 1
-            headers.append(_header_of(ledger))
+            headers.append(ledger.header)
         self._unmarked.update(self._flushing.ledgers, self._changed)
         self.watch.note(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
@@ -386,7 +398,7 @@ class BaseLedgerStorage(ABC):
                     self._sync_index()
                 except DiskStalled:
                     # The flush made room, like one that need not advance. The next flush syncs what this one could not.
-                    flush.advances_checkpoint = False
+                    flush.advances_checkpoint, self._marks_wait = False, True
 
     def _sync_index(self) -> None:
         """Make the index durable. If it covers everything that was appended, all logs are rotated except those that are
@@ -436,16 +448,21 @@ class BaseLedgerStorage(ABC):
         self._idle, self._flushing = flush.half, None
         if flush.advances_checkpoint:
             self._unmarked.clear()
-            self._unmarked_bytes = 0
+            self._unmarked_bytes, self._marks_wait = 0, False
 
     # ---- dropping and moving ----
 
     def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
-        doubtful = [each for each in with_pauses(ledger_ids.tolist()) if each in self.limbo or self.index.lost(each)]
+        is_hidden = self.index.hidden(ledger_ids).tolist()
+        doubtful = [
+            each
+            for each, hidden in with_pauses(zip(ledger_ids.tolist(), is_hidden))
+            if hidden or each in self.limbo or self.index.lost(each)
+        ]
         return np.array(doubtful, np.int64)
 
     def any_in_doubt(self) -> bool:
-        return len(self.limbo) > 0 or len(self.index.all_lost()) > 0
+        return len(self.limbo) > 0 or self.index.has_hidden or len(self.index.all_lost()) > 0
 
     @property
     def is_flushing(self) -> bool:
@@ -458,7 +475,7 @@ class BaseLedgerStorage(ABC):
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         found = []
         for ledger_id in ledger_ids:
-            if self._is_settled(ledger_id):
+            if self._is_settled(ledger_id) and not self.index.is_hidden(ledger_id):
                 try:
                     ledger = self.ledger(ledger_id)
                 except (StorageDamaged, OSError) as error:
@@ -492,22 +509,14 @@ class BaseLedgerStorage(ABC):
                 if not is_out_of_space(error):
                     raise
 
-    @contextlib.contextmanager
-    def _changing_records(self) -> Iterator[None]:
-        """Hold `writing` while no disk is late with the records of the index."""
-        while True:
-            # Without the lock, because flushes need it.
-            self.disks.settle()
-            with self.writing:
-                # A flush that had the lock may have met a disk that is late.
-                if not self.disks.is_any_busy():
-                    yield
-                    return
+    def _changing_records(self) -> AbstractContextManager[None]:
+        return between_flushes(self.writing, self.disks)
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
         with self._changing_records():
             self.index.accept(ledger_ids)
-        self.limbo.end(ledger_ids)
+        # Without the lock, because a disk may be late. One may have failed since they were checked.
+        self.limbo.end(ledger_ids, lambda: [each for each in ledger_ids if self.index.is_hidden(each)])
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []
@@ -516,12 +525,14 @@ class BaseLedgerStorage(ABC):
                 try:
                     self.index.remove(ledger_id)
                 except OSError as error:
-                    # A key-value store may have no space even for this record. A later pass drops the ledger again.
-                    if not is_out_of_space(error):
+                    # A store has no space even for this record, or its disk fails. A later pass drops the ledger.
+                    if not is_out_of_space(error) and not self.index.is_hidden(ledger_id):
                         raise
-                    break
-                self._ledgers.pop(ledger_id, None)
-                dropped.append(ledger_id)
+                    if not self.index.is_divided:
+                        break
+                else:
+                    self._ledgers.pop(ledger_id, None)
+                    dropped.append(ledger_id)
         return dropped
 
     def keep_prepared(self, ledger_ids: Collection[int]) -> None:
@@ -540,6 +551,8 @@ class BaseLedgerStorage(ABC):
         # Without the lock, because a disk may be late.
         for each in syncs:
             each.result()
+        # One that comes back with its disk would deny what it lacks.
+        self.limbo.end(ledger_ids, lambda: self.index.may_come_back(ledger_ids))
         self.index.forget_removed(ledger_ids)
 
     def _is_settled(self, ledger_id: int) -> bool:
@@ -554,7 +567,7 @@ class BaseLedgerStorage(ABC):
 
     def move(self, updates: Sequence[LedgerUpdate]) -> None:
         assert self.writing.locked()
-        self.index.hold(updates)
+        self.index.hold([each for each in updates if not self.index.is_hidden(each.ledger_id)])
         self.index.sync()
 
     def seal_logs(self) -> None:
@@ -583,7 +596,3 @@ class BaseLedgerStorage(ABC):
         self._appender.close()
         self._reader.close()
         self.index.close()
-
-
-def _header_of(ledger: Ledger) -> LedgerHeader:
-    return LedgerHeader(ledger.ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)

@@ -15,6 +15,8 @@ import numpy as np
 from bookie_service.formats import index_files, key_value_index
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.manifest import IndexManifest
+from bookie_service.storage.index.split_index import SplitIndex
+from bookie_service.storage.index.split_layout import find_layout
 from bookie_service.storage.io.byte_source import ByteSource
 from bookie_service.storage.io.file_places import FilePlaces
 from bookie_service.storage.io.files import LocalFiles, refuses_writes
@@ -38,13 +40,37 @@ class DbLedgerStorage(BaseLedgerStorage):
         self._ahead_bytes = ahead.batch_bytes if ahead.batch_bytes > 0 else ahead.cache_bytes // 16
         self._read_ahead = self.read_ahead = ReadAheadCache(ahead.cache_bytes)
 
-    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
-        # A store is durable before this class creates the first log.
-        has_store = files.is_directory(os.path.join(directories[0], key_value_index.DIRECTORY_NAME))
-        may_be_new = has_store or not self.logs.rotated() or self._had_index_files(files, directories)
-        index = KeyValueIndex(files, directories[0], options.key_values, disks=self.disks, may_be_new=may_be_new)
+    def _open_index(
+        self, files: LocalFiles, directories: Sequence[str], options: StoreOptions
+    ) -> KeyValueIndex | SplitIndex:
+        def may_be_new() -> bool:
+            # The stores are durable before this class creates the first log.
+            return not self.logs.rotated() or self._had_index_files(files, directories)
+
+        split = find_layout(files, directories, may_be_new)
+        index: KeyValueIndex | SplitIndex
+        if split is None:
+            has_store = files.is_directory(os.path.join(directories[0], key_value_index.DIRECTORY_NAME))
+            index = KeyValueIndex(
+                files, directories[0], options.key_values, disks=self.disks, may_be_new=has_store or may_be_new()
+            )
+        else:
+            index = SplitIndex(
+                files,
+                directories,
+                options.key_values,
+                split,
+                disks=self.disks,
+                places=self._places,
+                begin_doubt=self.limbo.begin,
+            )
         self._forget_index_files(files, directories)
         return index
+
+    @property
+    def is_clean(self) -> bool:
+        # Another flush is needed to find that a disk takes changes again, and to give it what another directory has.
+        return super().is_clean and self.index.is_clean
 
     def _had_index_files(self, files: LocalFiles, directories: Sequence[str]) -> bool:
         """Return whether another class wrote the logs, and certainly recorded that all their ledgers were deleted."""

@@ -58,11 +58,13 @@ def check_written_by(
                 f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "
                 f"those again, or {_CONVERT}"
             )
-    elif _is_seen(files, path := os.path.join(directories[0], key_value_index.DIRECTORY_NAME)):
-        raise ConfigurationError(
-            f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
-            f"does not read: set that again, or {_CONVERT}"
-        )
+        return
+    for directory in directories:
+        if _is_seen(files, path := os.path.join(directory, key_value_index.DIRECTORY_NAME)):
+            raise ConfigurationError(
+                f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which "
+                f"{storage_class.short_name} does not read: set that again, or {_CONVERT}"
+            )
 
 
 def check_converted(files: ReadOnlyFiles, journals: Sequence[str], directories: Sequence[str]) -> None:
@@ -72,9 +74,14 @@ def check_converted(files: ReadOnlyFiles, journals: Sequence[str], directories: 
     """
     for directory in (journals[0], directories[0]):
         if _is_seen(files, path := os.path.join(directory, layout.CONVERSION_NAME)):
+            if files.read_all(path).startswith(layout.REBUILDING):
+                raise ConfigurationError(
+                    f"{path}: a rebuild of the index was interrupted: run `bkspark bookie --rebuild-index` again"
+                )
             raise ConfigurationError(
                 f"{path}: a conversion of the index was interrupted: run `bkspark bookie --convert-index` again, or "
-                "with ledgerStorageClass as it was, to undo it"
+                "with ledgerStorageClass as it was, to undo it. If a store is divided, the class is the same, and the "
+                "command undoes it itself if a disk does not take the new stores"
             )
 
 

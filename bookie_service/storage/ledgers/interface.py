@@ -68,6 +68,30 @@ class IndexView(Protocol):
 class LedgerIndex(IndexView, Protocol):
     """Headers and positions of all ledgers of a bookie. The event loop reads here, other threads through `view`."""
 
+    is_divided: bool
+    """Whether each ledger directory has its own part, so that some ledgers can be hidden or full. Constant."""
+    has_hidden: bool
+    """Whether there are hidden ledgers: their disk fails, and nothing certain is known of any of them, not even whether
+    the bookie has them. They get errors from all look-ups, and `ledger_ids` does not list them. For any thread."""
+
+    @property
+    def has_full(self) -> bool:
+        """Whether there are full ledgers: their disk takes no changes now, so what is held for them stays in memory,
+        and the bookie must not accept more. For any thread."""
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """A line for the operator for each directory with hidden or full ledgers. For any thread."""
+
+    def is_hidden(self, ledger_id: int) -> bool:
+        """Return whether a ledger is hidden. For any thread."""
+
+    def hidden(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return which ledgers are hidden, bool. For any thread."""
+
+    def is_full(self, ledger_id: int) -> bool:
+        """Return whether a ledger is full. For any thread."""
+
     def view(self, open_files_max: int) -> IndexView:
         """Return a view for another thread, which must close it. It sees positions as soon as they are held."""
 
@@ -87,12 +111,13 @@ class LedgerIndex(IndexView, Protocol):
         """
 
     def ledger_ids(self) -> np.ndarray:
-        """Return the ids of all ledgers, including lost ones: int64, ascending. For any thread."""
+        """Return the ids of all ledgers, including lost ones, without hidden ones: int64, ascending. For any thread."""
 
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return those of the ledgers, ascending, that hold entries, or held entries that are lost. For any thread.
 
         All other ledgers are known only by a master key, a fence or an explicit LAC, which any client may have sent.
+        Hidden ledgers may hold entries.
         """
 
     def has(self, ledger_id: int) -> bool:
@@ -136,10 +161,15 @@ class LedgerIndex(IndexView, Protocol):
     def is_clean(self) -> bool:
         """True when everything held is durable. For any thread."""
 
+    def goes_on_without(self, ledger_id: int, error: OSError) -> bool:
+        """Return whether a start can go on, though the disk fails to read what the index has of a ledger. `hold` does
+        not replace it then, as long as it cannot be read. For replay."""
+
     def hold(self, updates: Iterable[LedgerUpdate]) -> None:
         """Hold headers and positions. Views see the positions at once. For one thread at a time.
 
         The entry log bytes at the positions must be durable, because held positions may go to disk at any moment.
+        Hidden ledgers are put into limbo instead, durably.
 
         Raises:
             OSError: a write failed; it is unknown which of the updates are held.
@@ -153,12 +183,17 @@ class LedgerIndex(IndexView, Protocol):
                 exist without being durable.
 
         Raises:
-            DiskStalled: a disk is late. Everything is held as before, and the call can be repeated.
+            DiskStalled: a disk is late, or one of several is full. Everything is held as before, and the call can be
+                repeated.
             OSError: a write failed; it is unknown what is durable.
         """
 
     def remove(self, ledger_id: int) -> None:
-        """Forget a ledger, which may be unknown. For the event loop. `sync_removed` makes it durable."""
+        """Forget a ledger, which may be unknown. For the event loop. `sync_removed` makes it durable.
+
+        Raises:
+            OSError: nothing is changed, for lack of space or because the ledger is hidden.
+        """
 
     def finish_removal(self, ledger_ids: Collection[int]) -> None:
         """Remove files of removed ledgers that still exist. For the thread that calls `hold`."""
@@ -170,6 +205,10 @@ class LedgerIndex(IndexView, Protocol):
         Return the syncs of the disks. A disk that is late ends its sync later. Before all of them have ended, no entry
         log may be removed: a crash may restore the ledgers, whose positions name it. A sync that failed has an OSError.
         """
+
+    def may_come_back(self, ledger_ids: Collection[int]) -> Collection[int]:
+        """Return those of removed ledgers that a start may find again, because the disk of the index fails or has no
+        space. On any thread, after `sync_removed`."""
 
     def forget_removed(self, ledger_ids: Collection[int]) -> None:
         """Let reads no longer step over what removed ledgers left. It may wait for a disk, and for long. On any thread,
@@ -202,6 +241,11 @@ class Ledger:
     lac_of_entries: int = NO_ENTRY
     lac_entry: int = NO_ENTRY
     """The entry up to which LACs were read; NO_ENTRY: no LAC was read."""
+
+    @property
+    def header(self) -> LedgerHeader:
+        """What the index has of the ledger, without positions."""
+        return LedgerHeader(self.ledger_id, self.generation, self.fenced, self.master_key, self.explicit_lac)
 
     def note_lac(self, lac: int) -> None:
         """Note the LAC in the last entry. It never lowers the known one, because a writer's LAC does not decrease.
@@ -294,11 +338,15 @@ class LedgerStorage(Protocol):
 
         Raises:
             StorageDamaged: there are traces of the ledger, but its header is unreadable.
-            OSError: the index cannot be read.
+            OSError: the index cannot be read, or the ledger is hidden.
         """
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return which ledgers this bookie certainly never had, bool; False: only `ledger` can decide."""
+
+    @property
+    def takes_new_ledgers(self) -> bool:
+        """False: too many ledgers wait for the marks, which a disk keeps back, so no others may be created."""
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         """Return a new ledger, or an existing one whose key is replaced. The caller journals the key."""
@@ -411,11 +459,11 @@ class LedgerStorage(Protocol):
     def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return those of the ledgers that may have entries in entry logs without a position in the index.
 
-        These ledgers are in limbo, or their index is lost or cut. For any thread.
+        These ledgers are in limbo, hidden, or their index is lost or cut. For any thread.
         """
 
     def any_in_doubt(self) -> bool:
-        """Check all ledgers; return whether any of them is in doubt. For any thread."""
+        """Check all ledgers; return whether any of them is in doubt, or some are hidden. For any thread."""
 
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return (ledger id, is fenced) for those ledgers whose records are all before the marks.
@@ -434,7 +482,11 @@ class LedgerStorage(Protocol):
         """
 
     def end_limbo(self, ledger_ids: Sequence[int]) -> None:
-        """Release ledgers from limbo, durably. On any thread. Raises OSError if some are still in limbo."""
+        """Release ledgers from limbo, durably, except hidden ones. On any thread. Flushes do not wait for it.
+
+        Raises:
+            OSError: some are still in limbo.
+        """
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         """Remove ledgers that are still droppable and unwritten; return them. `sync_dropped` makes the removal durable.
@@ -446,8 +498,8 @@ class LedgerStorage(Protocol):
         """Record durably that ledgers stay that `prepare_drop` was called for. On the collector's thread."""
 
     def sync_dropped(self, ledger_ids: Collection[int]) -> None:
-        """Make the removal of ledgers durable, as far as their disks take writes. Waits for a disk that is late. On the
-        collector's thread.
+        """Make the removal of ledgers durable, as far as their disks take writes; those whose removal is durable leave
+        limbo. Waits for a disk that is late; flushes do not wait for it. On the collector's thread.
 
         Raises:
             OSError: a sync failed, and the process must end.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -75,10 +75,16 @@ class Limbo:
         with self._changing:
             self._write(ledger_id_sets.union(self.ledger_ids, _array(ledger_ids)))
 
-    def end(self, ledger_ids: Collection[int] | np.ndarray) -> None:
-        """Take ledgers out, durably. Raises OSError if nothing was changed."""
+    def end(
+        self, ledger_ids: Collection[int] | np.ndarray, staying: Callable[[], Collection[int]] = lambda: ()
+    ) -> None:
+        """Take ledgers out, durably, except those that `staying` returns. Raises OSError if nothing was changed.
+
+        A `begin` that `staying` does not know of comes later, so its ledgers are in limbo after both.
+        """
         with self._changing:
-            self._write(ledger_id_sets.without(self.ledger_ids, ledger_id_sets.unique(_array(ledger_ids))))
+            ended = ledger_id_sets.without(ledger_id_sets.unique(_array(ledger_ids)), _array(staying()))
+            self._write(ledger_id_sets.without(self.ledger_ids, ended))
 
     def keep(self) -> None:
         """Write the list to another directory if its disk fails. Raises OSError if it stays where it is."""

@@ -166,9 +166,9 @@ class Replay:
         """A flush that found no space, or None. Later records stay in memory, as far as there is room."""
         self.records = 0
         """How many records were applied, without padding."""
-        self._hidden: set[int] = set()
-        """Ledgers whose index is on a disk that cannot be read, with records that are not flushed. They go into limbo
-        before they are flushed."""
+        self._hidden: dict[int, OSError] = {}
+        """Ledgers whose index is on a disk that cannot be read, with records that are not flushed, and the errors. They
+        go into limbo before they are flushed."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
         """Apply one record. Raises ValueError if its body does not fit its kind."""
@@ -195,8 +195,7 @@ class Replay:
     def _flush(self, *, advances_checkpoint: bool) -> None:
         if self.stuck is not None:
             self._flush_again(self.stuck)
-        self._store.limbo.begin(self._hidden)
-        self._hidden.clear()
+        self._begin_limbo()
         flush = self._store.begin_flush(advances_checkpoint=advances_checkpoint)
         if flush is None:
             return
@@ -210,6 +209,32 @@ class Replay:
             self.stuck = flush
         else:
             self._store.end_flush(flush)
+
+    def _begin_limbo(self) -> None:
+        """Put ledgers whose index cannot be read into limbo.
+
+        Raises:
+            OSError: one of them can be read now. The flush would replace its header by one without its key and fence.
+        """
+        for ledger_id, error in self._hidden.items():
+            with contextlib.suppress(StorageDamaged):
+                if self._has_header(ledger_id):
+                    reason = (
+                        f"{error.strerror}, and a later read found ledger {ledger_id}: the disk works now and then. "
+                        "Nothing of this ledger was changed: start the bookie again, or without this disk"
+                    )
+                    raise OSError(error.errno, reason, error.filename)
+        self._store.limbo.begin(self._hidden.keys())
+        self._hidden.clear()
+
+    def _has_header(self, ledger_id: int) -> bool:
+        """Return whether the index has a header of a ledger, and its disk can read it."""
+        try:
+            return self._store.index.header(ledger_id) is not None
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return False
 
     def _flush_again(self, flush: Flush) -> None:
         """Write the flush that found no space before. Raises OSError if there is still no space, and no room in memory
@@ -229,7 +254,7 @@ class Replay:
         # wrote it without making it durable. In both cases this record creates it again.
         with contextlib.suppress(StorageDamaged):
             self._known(ledger_id)
-        self._store.create_ledger(ledger_id, key)
+        self._create(ledger_id, key)
 
     def _learn_lac(self, ledger_id: int, packet: bytes) -> None:
         ledger = self._ledger(ledger_id)
@@ -242,17 +267,33 @@ class Replay:
         try:
             return self._store.ledger(ledger_id)
         except OSError as error:
-            if not is_disk_failure(error):
-                raise
-            self._hidden.add(ledger_id)
+            self._hide(ledger_id, error)
             return None
+
+    def _create(self, ledger_id: int, key: bytes) -> Ledger:
+        try:
+            return self._store.create_ledger(ledger_id, key)
+        except OSError as error:
+            self._hide(ledger_id, error)
+        return self._store.create_ledger(ledger_id, key)
+
+    def _hide(self, ledger_id: int, error: OSError) -> None:
+        """Note that the disk of a ledger's index cannot be read. Raises OSError if a bookie cannot do without it."""
+        if not is_disk_failure(error):
+            raise error
+        if not self._store.index.goes_on_without(ledger_id, error):
+            reason = (
+                f"{error.strerror}, and what the journals have of ledger {ledger_id} must not replace what is there"
+            )
+            raise OSError(error.errno, reason, error.filename) from error
+        self._hidden[ledger_id] = error
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._known(ledger_id)
         is_doubtful = self._is_in_doubt or ledger_id in self._store.limbo or ledger_id in self._hidden
         if ledger is None and is_doubtful:
             # Its header is lost, and its key with it. The journal's records of it are kept until a recovery comes.
-            ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
+            ledger = self._create(ledger_id, UNKNOWN_KEY)
         if ledger is None:
             raise ValueError(
                 f"a record of ledger {ledger_id}, whose master key is neither in the journal nor the index"

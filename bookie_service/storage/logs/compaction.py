@@ -138,7 +138,12 @@ class Compactor:
         return facts
 
     def _points_after(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
-        """Return whether any position points into a log at `offset` or later."""
+        """Return whether any position points into a log at `offset` or later. Raises LogInDoubt if the index of some
+        ledgers cannot be read."""
+        if self._store.index.has_hidden:
+            raise LogInDoubt(
+                f"no entry begins at offset {offset} of entry log {log_id:x}, and the disk of an index fails"
+            )
         for ledger_id in self._store.index.ledger_ids().tolist():
             for _, positions in index.extents(ledger_id):
                 if bool(((positions >> OFFSET_BITS == log_id) & (positions & OFFSET_MASK >= offset)).any()):
@@ -209,7 +214,10 @@ class Compactor:
     def _check_not_in_doubt(self, path: str, ledger_ids: np.ndarray) -> None:
         doubtful = self._store.in_doubt(np.unique(ledger_ids))
         if len(doubtful):
-            raise LogInDoubt(f"ledger {doubtful[0]}, which has entries in {path}, is in limbo or its index is lost")
+            raise LogInDoubt(
+                f"ledger {doubtful[0]}, which has entries in {path}, is in limbo, or its index is lost or on a disk "
+                "that fails"
+            )
 
     def _check_whole(self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexView, pace: Pace) -> None:
         """Raise StorageDamaged unless all contents of the log were seen."""
@@ -286,6 +294,11 @@ class Compactor:
                     else:
                         updates.append(LedgerUpdate(ledger_id, None, entry_ids[rows], positions[rows]))
                 self._store.move(updates)
+                left += [
+                    f"ledger {update.ledger_id}: the disk with its index fails"
+                    for update in updates
+                    if self._store.index.is_hidden(update.ledger_id)
+                ]
         return left
 
     def _replaced_rows(
