@@ -13,6 +13,7 @@ from tests.tiers import Tiers
 PULSAR = "the broker is not fetched by make test: make test-pulsar runs these"
 ONLY_LONG = {
     "tests/benchmarks/test_large_logs.py": "nothing but a benchmark uses what it runs",
+    "tests/bookie/test_full_home.py": "it fills a real disk; tests/crash fills simulated ones",
     "tests/chaos/test_chaos.py": "each run of .ci/run does this for three minutes",
     "tests/real_cluster/test_deployment_page.py": "it installs packages, and starts Spark on five hosts",
     "tests/spark/test_routed_kill.py": "test_kill.py has kills, tests/log has many logs, and .ci/run has both together",
