@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.crash import planted_walks
 from tests.crash.audit import Violation
 from tests.crash.parallel import rare_collections
-from tests.crash.split_walks import run
+from tests.crash.split_walks import main, run
 from tests.planting import Plant
 
 FIRST_SEED = {
@@ -42,6 +43,18 @@ def test_walks_lose_nothing_deny_nothing_and_bring_nothing_back() -> None:
 def test_walks_with_one_store_and_with_two_lose_nothing(directories: int) -> None:
     with rare_collections():
         assert run(100, 8, directories)["ledgers found after a crash"] > 200
+
+
+@pytest.mark.long(reason="more seeds of the walks above")
+@pytest.mark.parametrize(
+    ("options", "walks"),
+    [(["--first", "1247"], 150), (["--directories", "1"], 200)],
+    ids=["as the seeds say", "one store"],
+)
+def test_many_walks_lose_nothing(capsys: pytest.CaptureFixture[str], options: list[str], walks: int) -> None:
+    assert main([*options, "--seeds", str(walks)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["walks"], found["violations"]) == (walks, 0)
 
 
 @pytest.mark.parametrize("plant", planted_walks.FOR_SEVERAL)
