@@ -48,7 +48,7 @@ def test_walks_with_one_store_and_with_two_lose_nothing(directories: int) -> Non
 @pytest.mark.long(reason="more seeds of the walks above")
 @pytest.mark.parametrize(
     ("options", "walks"),
-    [(["--first", "1247"], 150), (["--directories", "1"], 200)],
+    [(["--first", "1000"], 400), (["--directories", "1"], 200)],
     ids=["as the seeds say", "one store"],
 )
 def test_many_walks_lose_nothing(capsys: pytest.CaptureFixture[str], options: list[str], walks: int) -> None:

@@ -48,8 +48,12 @@ class FilePlaces(RecordedPlaces):
     """The record. `note` and `forget` are for any thread."""
 
     def __init__(self, files: LocalFiles, journal: str) -> None:
-        """As `RecordedPlaces`."""
+        """As `RecordedPlaces`. The record that was read is durable, or this raises OSError."""
         super().__init__(files, journal)
+        if self.is_known:
+            # A process that was killed may have replaced the record without a durable name. A start removes files that
+            # the record does not name; if a power failure brought an older record back, it could name one of them.
+            files.sync_directory(journal)
         self._files = files
         """Writes the record."""
         self._noting = threading.Lock()
