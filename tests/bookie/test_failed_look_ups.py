@@ -7,10 +7,12 @@ import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.index import IndexReader
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.campaign import reopened
 from tests.crash.history import History
@@ -18,6 +20,7 @@ from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Fault, os_error
 from tests.crash.split_stores import audit_limbo, put, split_setup
 from tests.crash.twins import BookieTwin, Setup
+from tests.planting import around
 
 FAILING = 1, 3, 5
 """The ledgers of directory 1."""
@@ -124,3 +127,41 @@ def test_start_without_a_home_whose_reads_fail_in_replay_serves_the_others(reads
         closed += 1
         first += 1
     assert closed > 3
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+@pytest.mark.parametrize("storage_class", [StorageClass.SORTED, StorageClass.INTERLEAVED])
+def test_start_keeps_the_header_of_a_ledger_whose_positions_alone_cannot_be_read(
+    storage_class: StorageClass, directories: int
+) -> None:
+    """A disk lost one sector of one index file, for good."""
+    split = split_setup(2)
+    options = replace(split.store, storage_class=storage_class)
+    setup = replace(split, ledger_directories=directories, store=options)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    put(twin, 0)
+    twin.write_lac(1, 2)
+    twin.settle()
+    twin.checkpoint()
+    before = twin.store.index.header(1)
+    assert isinstance(before, LedgerHeader)
+    assert before.explicit_lac
+    twin.fence(1)
+    twin.settle()
+    disk = crash_image(twin.disk, Loss.LOST, Random(1))
+
+    def lost(old: Any, reader: IndexReader, ledger_id: int, *arguments: Any) -> int:
+        if ledger_id == 1:
+            raise os_error(errno.EIO, "1.idx")
+        last: int = old(reader, ledger_id, *arguments)
+        return last
+
+    for _ in range(2):
+        with around(IndexReader, "_last_entry", lost):
+            started = BookieTwin(disk, setup, twin.history.after_crash())
+        assert 1 in started.store.limbo
+        assert 2 not in started.store.limbo
+        found = started.store.index.header(1)
+        assert isinstance(found, LedgerHeader)
+        assert (found.master_key, found.explicit_lac, found.fenced) == (before.master_key, before.explicit_lac, True)
+        disk = crash_image(disk, Loss.LOST, Random(2))

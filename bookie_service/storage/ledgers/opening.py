@@ -18,7 +18,7 @@ from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
 from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.formats.index import UNKNOWN_KEY, LedgerHeader
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import layout
@@ -169,6 +169,8 @@ class Replay:
         self._hidden: dict[int, OSError] = {}
         """Ledgers whose index is on a disk that cannot be read, with records that are not flushed, and the errors. They
         go into limbo before they are flushed."""
+        self._keeps_header: set[int] = set()
+        """Those of `_hidden` whose header could be read, so the flush writes it as it was."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
         """Apply one record. Raises ValueError if its body does not fit its kind."""
@@ -217,24 +219,26 @@ class Replay:
             OSError: one of them can be read now. The flush would replace its header by one without its key and fence.
         """
         for ledger_id, error in self._hidden.items():
-            with contextlib.suppress(StorageDamaged):
-                if self._has_header(ledger_id):
-                    reason = (
-                        f"{error.strerror}, and a later read found ledger {ledger_id}: the disk works now and then. "
-                        "Nothing of this ledger was changed: start the bookie again, or without this disk"
-                    )
-                    raise OSError(error.errno, reason, error.filename)
+            if ledger_id not in self._keeps_header and self._header(ledger_id) is not None:
+                reason = (
+                    f"{error.strerror}, and a later read found ledger {ledger_id}: the disk works now and then. "
+                    "Nothing of this ledger was changed: start the bookie again, or without this disk"
+                )
+                raise OSError(error.errno, reason, error.filename)
         self._store.limbo.begin(self._hidden.keys())
         self._hidden.clear()
+        self._keeps_header.clear()
 
-    def _has_header(self, ledger_id: int) -> bool:
-        """Return whether the index has a header of a ledger, and its disk can read it."""
+    def _header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return what the index has of a ledger. None: there is nothing, or it cannot be read."""
         try:
-            return self._store.index.header(ledger_id) is not None
+            return self._store.index.header(ledger_id)
+        except StorageDamaged:
+            return None
         except OSError as error:
             if not is_disk_failure(error):
                 raise
-            return False
+            return None
 
     def _flush_again(self, flush: Flush) -> None:
         """Write the flush that found no space before. Raises OSError if there is still no space, and no room in memory
@@ -268,7 +272,14 @@ class Replay:
             return self._store.ledger(ledger_id)
         except OSError as error:
             self._hide(ledger_id, error)
+        header = self._header(ledger_id)
+        if header is None:
             return None
+        # Only its positions cannot be read: a disk may have lost a single sector.
+        self._keeps_header.add(ledger_id)
+        ledger = self._store.create_ledger(ledger_id, header.master_key)
+        ledger.fenced, ledger.explicit_lac = header.fenced, header.explicit_lac
+        return ledger
 
     def _create(self, ledger_id: int, key: bytes) -> Ledger:
         try:
