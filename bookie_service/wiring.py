@@ -55,7 +55,7 @@ from bookie_service.metrics.families import Registry
 from bookie_service.network import event_loop
 from bookie_service.operation.authorization import RulesFollower, log_kept, log_refusal
 from bookie_service.operation.bookie_metrics import BookieMetrics
-from bookie_service.operation.bookie_operator import BookieOperator, as_json
+from bookie_service.operation.bookie_operator import RESTARTED_FOR, BookieOperator, as_json
 from bookie_service.operation.changes import Changes
 from bookie_service.operation.live_keys import SIGHUP, LiveKeys
 from bookie_service.operation.long_operations import LongOperations
@@ -391,10 +391,11 @@ async def _prepare_scrape(operator: BookieOperator, counts: StoredCounts) -> Non
 
 def _address_data(configuration: Configuration, bound: BoundAddress, ports: Ports) -> BookieAddress:
     """Return the properties of this bookie's registration."""
+    restart = os.environ.get(RESTARTED_FOR, "")
     return BookieAddress(
         bound.host,
         bound.port,
-        {registration_data.VERSION: VERSION},
+        {registration_data.VERSION: VERSION} | ({registration_data.RESTARTED_FOR: restart} if restart else {}),
         ports.api,
         extensions=() if configuration.service.tls is None else ("tls",),
         http_tls=configuration.http.tls is not None,

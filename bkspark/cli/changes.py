@@ -58,7 +58,8 @@ async def record(tree: Tree, uri: MetadataUri, change: str, *, is_made: bool = T
         await ChangeRecords(tree, uri).add(made)
     except MetadataError as error:
         done = "done" if is_made else "not done"
-        raise MetadataError(f"{done}: {change}; the audit log of commands has no record of it: {error}") from error
+        failed = MetadataError if error.is_outage else MetadataError.answer
+        raise failed(f"{done}: {change}; the audit log of commands has no record of it: {error}") from error
 
 
 async def record_by(client: Client, change: str, *, is_made: bool = True) -> None:

@@ -191,11 +191,12 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
         if arguments.command is None:
             await until_mode(client, bookie, "readonly")
             progress(f"{what}: restarts")
-            await _plan_restart(stored, bookie)
+            token = await _plan_restart(stored, bookie)
         else:
             progress(f"{what}: runs {shlex.join(arguments.command)}")
+            token = None
             await _run(client, bookie, arguments.command, arguments.timeout)
-        await _until_back(client, bookie, session, arguments.timeout, what)
+        await _until_back(client, bookie, session, token, arguments.timeout, what)
     except BaseException:
         # A bookie that runs accepts entries again; one that did not come back counts as lost from now on.
         with contextlib.suppress(BookKeeperError):
@@ -218,13 +219,18 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
     progress(f"{what}: is back, the cluster is healthy")
 
 
-async def _plan_restart(stored: BookiePlans, bookie: str) -> None:
-    """Let the bookie restart. Raises BookKeeperError: another operator has ended its maintenance."""
+async def _plan_restart(stored: BookiePlans, bookie: str) -> str:
+    """Let the bookie restart; return the token of this restart.
+
+    Raises:
+        BookKeeperError: another operator has ended its maintenance.
+    """
     from bkspark.metadata.bookie_plans import MAINTENANCE
 
-    word = uuid.uuid4().hex
-    if await stored.update(bookie, MAINTENANCE, lambda plan: dataclasses.replace(plan, restart=word)) is None:
+    token = uuid.uuid4().hex
+    if await stored.update(bookie, MAINTENANCE, lambda plan: dataclasses.replace(plan, restart=token)) is None:
         raise BookKeeperError(f"another operator ended the maintenance of bookie {bookie}: it is not restarted")
+    return token
 
 
 async def _unhealthy(client: Client, despite: Collection[str]) -> list[Reason]:
@@ -264,20 +270,33 @@ async def _asked(ask: Callable[[], Awaitable[list[Reason]]]) -> list[Reason]:
         return [Reason(_AWAY, str(error))]
 
 
-async def _until_back(client: Client, bookie: str, before: int | None, seconds_max: float, what: str) -> None:
-    """Return when a bookie is registered by another session than before, and answers. Raises Unhealthy."""
+async def _until_back(
+    client: Client, bookie: str, before: int | None, token: str | None, seconds_max: float, what: str
+) -> None:
+    """Return when a bookie was restarted and answers.
+
+    It is registered by another session than `before`, and with the token of the restart. None: a command restarted it.
+
+    Raises:
+        Unhealthy: it is not, in time.
+    """
     import asyncio
 
     from bkspark.cli.health import bookie_facts
     from bkspark.core.health import Reason
+    from bkspark.metadata.registration import RESTARTED_FOR
 
     registry = (await client.context()).registry
 
     async def not_yet() -> list[Reason]:
         session = await registry.session(bookie)
-        if session not in (None, before) and (await bookie_facts(client, bookie, "readonly")).serves:
+        registered = None if token is None else await registry.registration(bookie)
+        # After an outage of the metadata store a bookie may have another session without a restart.
+        is_restarted = token is None or (registered is not None and registered.properties.get(RESTARTED_FOR) == token)
+        is_new = session not in (None, before) and is_restarted
+        if is_new and (await bookie_facts(client, bookie, "readonly")).serves:
             return []
-        if session is not None and session == before:
+        if session is not None and not is_new:
             why = f"is registered as before after {seconds_max:g} s: it was not restarted, or hangs"
         else:
             why = f"did not come back within {seconds_max:g} s: look at its log; the others run"

@@ -23,7 +23,7 @@ from bkspark.ledger.bookies import BookieWatcher, PlacementOptions
 from bkspark.ledger.context import ClientContext
 from bkspark.ledger.encryption import NO_KEYS, EncryptionOptions
 from bkspark.ledger.ledger_types import add_flags, check_relaxed, durability_of, parse_ledger_type, type_metadata
-from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
+from bkspark.ledger.reader import NO_VERSION, LedgerReader, LedgerTimes, last_entries
 from bkspark.ledger.recovery import recover
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.bookies import BookieRegistry
@@ -309,17 +309,17 @@ class Cluster:
         wanted = arguments.custom_metadata(having, "having")
         context = await self.context()
         stored = await context.ledgers.read(ledger_id)
-        metadata, last = stored.metadata, LastEntries()
+        metadata, last, version = stored.metadata, LastEntries(), stored.version
         _check_identity(ledger_id, metadata, wanted)
         self._check_password(ledger_id, metadata)
         times = LedgerTimes.of(stored)
         if not metadata.is_closed:
             if recover:
-                metadata = await self._recover(context, ledger_id, wanted)
+                metadata, version = await self._recover(context, ledger_id, wanted), NO_VERSION
             else:
                 digest = EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
                 last = await last_entries(context.pool, ledger_id, metadata, digest)
-        return LedgerReader(context, ledger_id, metadata, self._password, last, times, self._encryption)
+        return LedgerReader(context, ledger_id, metadata, self._password, last, times, self._encryption, version)
 
     async def recover(self, ledger_id: int, *, having: Mapping[str, bytes | str] | None = None) -> LedgerMetadata:
         """Fence a ledger, find its end and close it; return its closed metadata. Takes `having` and raises as `open`.

@@ -125,6 +125,7 @@ class LedgerReader:
         last: LastEntries,
         times: LedgerTimes,
         encryption: EncryptionOptions = NO_KEYS,
+        version: int = NO_VERSION,
     ) -> None:
         self._context = context
         self.times = times
@@ -134,8 +135,8 @@ class LedgerReader:
         self._ledger_id = ledger_id
         self.opener = encryption.opener(ledger_id, metadata.custom_metadata)
         """Decrypts entries, if the ledger is encrypted. Constant: whether it is encrypted never changes."""
-        self._version = NO_VERSION
-        """The version of the node that `_metadata` were read from; NO_VERSION: they are those of the opening. Grows."""
+        self._version = version
+        """The version of the node that `_metadata` were read from; NO_VERSION: unknown, and older than all. Grows."""
         self._last = last
         """How far the ledger goes while it is open. Grows, also by `learn_lac`; of no use once it is closed."""
         self._use(metadata)
@@ -305,10 +306,9 @@ class LedgerReader:
             except (NoSuchEntry, ReadFailed):
                 # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
                 # meanwhile may end before this entry, or hold copies that an open one never holds (bkspark.wire.lac).
-                stored = await self._read_metadata()
-                if (stored.metadata.fragments, stored.metadata.state) == (known.fragments, known.state):
+                self._adopt(await self._read_metadata())
+                if (self._metadata.fragments, self._metadata.state) == (known.fragments, known.state):
                     raise
-                self._adopt(stored)
 
     async def follow(
         self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S

@@ -31,6 +31,7 @@ STORE_BYTES_MAX = 16 * 1024 * 1024
 _JKS = b"\xfe\xed\xfe\xed"
 _CERTIFICATES = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
+_BEGINS_LINE = re.compile(rb"^" + _BEGIN, re.MULTILINE)
 
 
 def use_own_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
@@ -128,7 +129,7 @@ def _certificates(content: bytes, shown: str) -> list[bytes]:
     found = list(_CERTIFICATES.finditer(content))
     rest = content[found[-1].end() :] if found else b""
     last_line = rest[rest.rfind(b"\n") + 1 :]
-    if _BEGIN in rest or (last_line and _BEGIN.startswith(last_line)):
+    if _BEGINS_LINE.search(rest) or (last_line and _BEGIN.startswith(last_line)):
         raise ConfigurationError(f"{shown}: the file ends within a certificate")
     return [each.group() for each in found]
 

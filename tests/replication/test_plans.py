@@ -119,6 +119,7 @@ def test_rolling_restart_goes_on_after_an_outage_of_the_metadata_store(
 
     with GuestCluster(zookeeper, tmp_path / "cluster", bookies=2) as cluster:
         code, said = asyncio.run(asyncio.wait_for(restart(cluster), 240))
+    assert "waits: metadata_unavailable" in said, said
     assert (code, said.splitlines()[-1]) == (0, "1 bookies were restarted"), said
 
 

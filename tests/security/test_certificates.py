@@ -411,6 +411,14 @@ def test_file_of_two_certificates_that_is_written_half_is_not_used(
     assert context.current() is not before
 
 
+def test_text_beside_certificates_is_no_certificate(authority: Authority, tmp_path: Path) -> None:
+    """A comment may name the line with which a certificate begins."""
+    path = tmp_path / "noted"
+    path.write_bytes(Path(authority.pem).read_bytes() + b"# the old -----BEGIN CERTIFICATE----- was removed")
+    options = TlsOptions(trust_store=str(path))
+    TlsContext(options, is_server=False, clock=Clock()).current()
+
+
 def test_refresh_time_of_zero_never_looks_again(authority: Authority, leaf: Leaf) -> None:
     clock = Clock()
     context = TlsContext(of_bookie(leaf, refresh_s=0.0), is_server=True, clock=clock)

@@ -278,7 +278,7 @@ class Replay:
         # Only its positions cannot be read: a disk may have lost a single sector.
         self._keeps_header.add(ledger_id)
         ledger = self._store.create_ledger(ledger_id, header.master_key)
-        ledger.fenced, ledger.explicit_lac = header.fenced, header.explicit_lac
+        ledger.generation, ledger.fenced, ledger.explicit_lac = header.generation, header.fenced, header.explicit_lac
         return ledger
 
     def _create(self, ledger_id: int, key: bytes) -> Ledger:
@@ -294,10 +294,11 @@ class Replay:
             raise error
         if not self._store.index.goes_on_without(ledger_id, error):
             reason = (
-                f"{error.strerror}, and what the journals have of ledger {ledger_id} must not replace what is there"
+                f"{error.strerror}, and what the journals have of ledger {ledger_id} must not replace what is there: "
+                "start the bookie again. If this repeats, replace the disk"
             )
             raise OSError(error.errno, reason, error.filename) from error
-        self._hidden[ledger_id] = error
+        self._hidden[ledger_id] = error.with_traceback(None)  # which would keep the record in memory
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._known(ledger_id)
