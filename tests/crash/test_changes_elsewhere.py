@@ -25,10 +25,12 @@ def test_crash_beside_a_full_or_late_directory_loses_nothing(place: int, *, is_l
     assert crash_beside(2, place, is_late=is_late, share=0.04) > 10
 
 
-@pytest.mark.long(reason="every crash of ten scripts, each with every disk failing after it")
+@pytest.mark.long(
+    reason="crashes of ten scripts, each with every disk failing after it; the module's command has all crashes"
+)
 @pytest.mark.parametrize(("name", "script"), scripts(), ids=lambda each: each if isinstance(each, str) else "")
-def test_every_crash_beside_a_full_or_late_directory_loses_nothing(name: str, script: Any) -> None:
-    assert script(1.0) > 100
+def test_crash_of_each_script_beside_a_full_or_late_directory_loses_nothing(name: str, script: Any) -> None:
+    assert script(0.15) > 20
 
 
 def _marks_without_the_file() -> Plant:
