@@ -411,7 +411,7 @@ def test_file_of_two_certificates_that_is_written_half_is_not_used(
     assert context.current() is not before
 
 
-def test_text_beside_certificates_is_no_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_text_beside_certificates_is_ignored(authority: Authority, tmp_path: Path) -> None:
     """A comment may name the line with which a certificate begins."""
     path = tmp_path / "noted"
     path.write_bytes(Path(authority.pem).read_bytes() + b"# the old -----BEGIN CERTIFICATE----- was removed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -98,6 +99,17 @@ def test_times_are_rounded_down_also_before_1970(kind: pa.DataType, within: Any)
     _, found = read(pa.array([*(of_value(value) for value in nanoseconds), None], outer))
     wanted = pa.array([*(of_value(value // 1000) for value in nanoseconds), None], in_microseconds(outer))
     assert found.equals(wanted.cast(found.type))
+
+
+@pytest.mark.parametrize("make", [pa.timestamp, pa.duration])
+def test_times_of_other_units_beside_nanoseconds_stay_what_they_are(make: Callable[[str], pa.DataType]) -> None:
+    units = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+    kind = pa.struct({unit: pa.list_(make(unit)) for unit in units})
+    for seconds in (-3, 0, 1_700_000_000):
+        row = {unit: [seconds * 10**9 // size, None] for unit, size in units.items()}
+        _, found = read(pa.array([row, None], kind))
+        microseconds = pa.array([{unit: [seconds * 10**6, None] for unit in units}, None], in_microseconds(kind))
+        assert found.equals(microseconds.cast(found.type))
 
 
 def test_times_of_a_dictionary_are_rounded_down() -> None:

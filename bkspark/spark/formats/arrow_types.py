@@ -66,9 +66,10 @@ def in_plain_lists(column: pa.Array) -> pa.Array:
 
 
 def _rounded(column: pa.Array) -> pa.Array:
-    kind = in_microseconds(column.type)
-    if kind == column.type:
+    kind = column.type
+    if not is_finer_than_spark(kind):
         return column
+    kind = in_microseconds(kind)
     nanoseconds = column.cast(pa.int64()).fill_null(0).to_numpy()
     return pa.array(nanoseconds // 1000, pa.int64(), mask=np.asarray(column.is_null())).cast(kind)
 

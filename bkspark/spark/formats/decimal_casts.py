@@ -7,9 +7,10 @@ digits before the point as the wanted type has: Arrow checks that each value has
 Arrow multiplies the number in a text, too. Therefore texts first become decimals of 256 bits with the wanted scale.
 Arrow refuses a product that is smaller than the number, so a product with at most 38 digits belongs to a number with at
 most 38 digits, and no such product is too large for 256 bits. Arrow does not check whether the digits of the text
-themselves, multiplied by an exponent, need more than 256 bits: 2**256 + 5 became 5. Therefore texts of more than 76
-digits, with the zeros that an exponent adds, are refused before. None of them fits a decimal of 38 digits, except with
-zeros after the point.
+themselves, multiplied by an exponent, need more than 256 bits: 2**256 + 5 became 5. It also looks the exponent up in a
+table of 76 powers of ten, without a check that it is there: 1e-10000000 ended the process. Therefore texts of more
+than 76 digits, or 76 places after the point, with those that an exponent adds, are refused before. None of them fits a
+decimal of 38 digits, except with zeros after the point.
 
 Arrow refuses all whole numbers for a decimal that cannot hold every number of their type. `converted_each` makes them
 decimals first, of which each is checked.
@@ -34,7 +35,8 @@ _WIDTH_OF_MOST = 128
 """Bits of Spark's decimals, and of most others."""
 _PRECISION_MAX = 76
 """Digits of decimals of 256 bits."""
-_NUMBER = re.compile(r"[+-]?(?P<whole>\d*)\.?(?P<places>\d*)(?:[eE](?P<exponent>[+-]?\d+))?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?P<whole>\d*)(?:\.(?P<places>\d*))?(?:[eE](?P<exponent>[+-]?\d+))?", re.ASCII)
+"""A text that Arrow may take for a number. The time of a match is in proportion to the text, whatever it is."""
 _EXPONENT_CHARACTERS_MAX = 9
 """Characters of the longest exponent that Python may turn into a number; longer ones are refused."""
 _SHOWN_MAX = 50
@@ -96,9 +98,9 @@ def _check_digits(column: pa.Array, wanted: pa.DataType) -> None:
         texts = column.cast(pa.large_string())
         is_long = pc.greater(pc.utf8_length(texts), _PRECISION_MAX)
         for text in texts.filter(pc.or_(is_long, pc.match_substring_regex(texts, "[eE]"))).to_pylist():
-            if (match := _NUMBER.fullmatch(text)) is not None and _has_too_many_digits(match):
+            if (match := _NUMBER.fullmatch(text)) is None or _has_too_many_digits(match):
                 shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
-                raise pa.ArrowInvalid(f"'{shown}' has more than {_PRECISION_MAX} digits")
+                raise pa.ArrowInvalid(f"'{shown}' is no number, or has more than {_PRECISION_MAX} digits or places")
 
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
@@ -106,12 +108,11 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _has_too_many_digits(number: re.Match[str]) -> bool:
-    digits = (number["whole"] + number["places"]).lstrip("0")
-    exponent = number["exponent"] or "0"
+    places, exponent = number["places"] or "", number["exponent"] or "0"
     if len(exponent) > _EXPONENT_CHARACTERS_MAX:
         return True
-    zeros = max(0, int(exponent) - len(number["places"])) if digits else 0
-    return len(digits) + zeros > _PRECISION_MAX
+    digits, scale = (number["whole"] + places).lstrip("0"), len(places) - int(exponent)
+    return len(digits) + max(0, -scale) > _PRECISION_MAX or scale > _PRECISION_MAX
 
 
 def _wide(found: pa.DataType, wanted: pa.Decimal128Type) -> pa.DataType:
