@@ -191,12 +191,12 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
         if arguments.command is None:
             await until_mode(client, bookie, "readonly")
             progress(f"{what}: restarts")
-            token = await _plan_restart(stored, bookie)
+            word = await _plan_restart(stored, bookie)
         else:
             progress(f"{what}: runs {shlex.join(arguments.command)}")
-            token = None
+            word = None
             await _run(client, bookie, arguments.command, arguments.timeout)
-        await _until_back(client, bookie, session, token, arguments.timeout, what)
+        await _until_back(client, bookie, session, word, arguments.timeout, what)
     except BaseException:
         # A bookie that runs accepts entries again; one that did not come back counts as lost from now on.
         with contextlib.suppress(BookKeeperError):
@@ -220,17 +220,17 @@ async def restart_one(client: Client, bookie: str, arguments: argparse.Namespace
 
 
 async def _plan_restart(stored: BookiePlans, bookie: str) -> str:
-    """Let the bookie restart; return the token of this restart.
+    """Let the bookie restart; return the word of this restart.
 
     Raises:
         BookKeeperError: another operator has ended its maintenance.
     """
     from bkspark.metadata.bookie_plans import MAINTENANCE
 
-    token = uuid.uuid4().hex
-    if await stored.update(bookie, MAINTENANCE, lambda plan: dataclasses.replace(plan, restart=token)) is None:
+    word = uuid.uuid4().hex
+    if await stored.update(bookie, MAINTENANCE, lambda plan: dataclasses.replace(plan, restart=word)) is None:
         raise BookKeeperError(f"another operator ended the maintenance of bookie {bookie}: it is not restarted")
-    return token
+    return word
 
 
 async def _unhealthy(client: Client, despite: Collection[str]) -> list[Reason]:
@@ -271,11 +271,11 @@ async def _asked(ask: Callable[[], Awaitable[list[Reason]]]) -> list[Reason]:
 
 
 async def _until_back(
-    client: Client, bookie: str, before: int | None, token: str | None, seconds_max: float, what: str
+    client: Client, bookie: str, before: int | None, word: str | None, seconds_max: float, what: str
 ) -> None:
     """Return when a bookie was restarted and answers.
 
-    It is registered by another session than `before`, and with the token of the restart. None: a command restarted it.
+    It is registered by another session than `before`, and with the word of the restart. None: a command restarted it.
 
     Raises:
         Unhealthy: it is not, in time.
@@ -290,9 +290,9 @@ async def _until_back(
 
     async def not_yet() -> list[Reason]:
         session = await registry.session(bookie)
-        registered = None if token is None else await registry.registration(bookie)
+        registered = None if word is None else await registry.registration(bookie)
         # After an outage of the metadata store a bookie may have another session without a restart.
-        is_restarted = token is None or (registered is not None and registered.properties.get(RESTARTED_FOR) == token)
+        is_restarted = word is None or (registered is not None and registered.properties.get(RESTARTED_FOR) == word)
         is_new = session not in (None, before) and is_restarted
         if is_new and (await bookie_facts(client, bookie, "readonly")).serves:
             return []

@@ -22,7 +22,7 @@ VERSION, REASON, INDEX_PROBLEM = "bkspark.version", "bkspark.reason", "bkspark.i
 """Properties of our bookies: their version, why they are read-only, and of which ledgers the index is out of reach or
 takes no changes."""
 RESTARTED_FOR = "bkspark.restarted"
-"""Property of a bookie that was restarted by a plan: the token of the plan (`BookiePlan.restart`)."""
+"""Property of a bookie that was restarted by a plan: the word of the plan (`BookiePlan.restart`)."""
 
 
 @dataclass(frozen=True)

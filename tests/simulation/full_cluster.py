@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from bkspark.errors import MetadataError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
-from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.registration import RESTARTED_FOR, BookieAddress
 from bkspark.metadata.tree import Operation, Set, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.framing import LENGTH_BYTES
@@ -69,6 +69,8 @@ class FullBookie:
         self.damaged: set[tuple[int, int]] = set()
         # Its disk is gone for ever.
         self.is_lost = False
+        # The word of the plan that restarted it last; its registration says so.
+        self.restarted_for = ""
         # When it first crashed since this was reset to None, on the event loop's clock.
         self.crashed_s: float | None = None
         self.setup = Setup()
@@ -93,11 +95,10 @@ class FullBookie:
     async def _register(self) -> None:
         assert self._tree is not None
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
+        address = BookieAddress(HOST, self.port, {RESTARTED_FOR: self.restarted_for} if self.restarted_for else {})
         while True:
             try:
-                await registry.register(
-                    self.id, BookieAddress(HOST, self.port), read_only=self.is_read_only, take_over=True
-                )
+                await registry.register(self.id, address, read_only=self.is_read_only, take_over=True)
                 return await registry.unregister(self.id, read_only=not self.is_read_only)
             except MetadataError:
                 # A fault that was meant for a client; each strikes once.

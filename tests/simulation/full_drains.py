@@ -101,15 +101,15 @@ class DrainSchedule(RepairSchedule):
             restarts = plan is not None and plan.restart not in ({""} | words)
             if plan is not None:
                 words.add(plan.restart)
-            work = asyncio.ensure_future(self._obey(bookie, read_only, restarts))
+            work = asyncio.ensure_future(self._obey(bookie, read_only, plan.restart if plan and restarts else ""))
             self._works.add(work)
             work.add_done_callback(self._works.discard)
 
         return follow
 
-    async def _obey(self, bookie: FullBookie, read_only: bool, restarts: bool) -> None:
+    async def _obey(self, bookie: FullBookie, read_only: bool, restart_word: str) -> None:
         await bookie.change(read_only=read_only)
-        if not restarts:
+        if not restart_word:
             return
         self.history.count_fault("restart")
         if len(self._stopped) >= (2 if self.restarts_twice else 1):
@@ -122,6 +122,7 @@ class DrainSchedule(RepairSchedule):
         # Two that are restarted at the same time are stopped together for a while.
         await asyncio.sleep(20.0 if self.restarts_twice else self.drains.choice((0.1, 2.0, 20.0)))
         await self._check_served()
+        bookie.restarted_for = restart_word
         await bookie.start()
         self._stopped.discard(bookie.id)
 

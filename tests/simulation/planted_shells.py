@@ -307,8 +307,10 @@ def refreshed_lac_may_fall() -> Plant:
         heard.append(await old(*arguments))
         return heard[-1]
 
-    def adopt(old: Any, self: LedgerReader, metadata: Any, last: LastEntries) -> None:
-        old(self, metadata, heard.pop() if heard else last)
+    def adopt(old: Any, self: LedgerReader, stored: Any) -> None:
+        old(self, stored)
+        if heard:
+            self._last = heard.pop()
 
     return both(
         changed(reader_shell, "last_entries", lambda old: lambda *arguments: ask(old, *arguments)),

@@ -54,7 +54,7 @@ MUTANTS = (
     _mutant("backlog forgotten", "what waits for a connection is lost", shells.backlog_forgotten),
     _mutant("close too early", "close does not wait for connections", shells.close_does_not_wait_for_connections, 95),
     _mutant("last not sent", "striped: the last entry for a slot is not sent", shells.last_of_chosen_entries_not_sent),
-    _mutant("no ticks", "the core's clock does not tick", shells.silence_not_noticed, 950),
+    _mutant("no ticks", "the core's clock does not tick", shells.silence_not_noticed, 125),
     _mutant("LAC too high", "entries carry the last id before theirs as LAC", shells.lac_sent_too_high, 20),
     _mutant("LAC never sent", "entries carry -1 as LAC", shells.lac_never_sent),
     _mutant("LAC one late", "entries carry a LAC one too low", shells.lac_sent_one_late),
