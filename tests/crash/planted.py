@@ -82,7 +82,7 @@ def early_lac_answer() -> Plant:
             for count, waiting in zip(before, queues):
                 if len(waiting) > count:
                     client.send(waiting[-1].parts)
-                    waiting[-1] = dataclasses.replace(waiting[-1], parts=())
+                    waiting[-1] = waiting[-1]._replace(parts=())
             return taken
 
         return write_lac
